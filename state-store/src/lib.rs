@@ -1,0 +1,16 @@
+//! The state store of Millstream: one hash log per shard, a table per state, snapshots that cost what changed.
+//!
+//! Knows nothing about streams. Modules form layers; a module imports only from those named before it:
+//! `error epoch hash` < `key_group value io` < `format` < `log index` < `table` < `snapshot` < `shard_store`.
+
+pub mod epoch;
+pub mod error;
+pub mod hash;
+pub mod io;
+pub mod key_group;
+pub mod value;
+
+pub use epoch::Epoch;
+pub use error::{Error, ErrorKind, Result};
+pub use key_group::{KeyGroup, KeyGroupCount, KeyGroupRange};
+pub use value::{BadBytes, Key, Record, Schema, State};
