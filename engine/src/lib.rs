@@ -1,1 +1,7 @@
-//! See the crate description.
+//! Millstream: a stateful stream-processing engine for one Linux host.
+
+pub mod items;
+pub mod sink;
+pub mod source;
+
+pub use millstream_state::{Error, ErrorKind, Result};

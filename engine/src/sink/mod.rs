@@ -1,0 +1,106 @@
+//! Sinks: where results go, epoch by epoch.
+//!
+//! A transactional sink writes where nobody looks, **prepares** at each cut (what was written since the cut before is
+//! closed and made durable), and **commits** once the epoch is complete, from the coordinator's thread. What was prepared
+//! stands in every manifest until its commit is confirmed, so a commit is repeated after a crash and must be idempotent.
+//!
+//! Invariants
+//! * I1. A record written before cut `n` and after the cut before is in the prepared output of `n`, in no other.
+//! * I2. Output of an epoch that failed stays prepared and is listed by the next; it is dropped only by a restore below it.
+//! * I3. `write` never blocks; when a writer's bytes not yet on disk pass its budget, `ready` is false and its stage waits.
+
+use crate::Result;
+use crate::items::Items;
+use millstream_state::Epoch;
+use millstream_state::io::{Disk, Files};
+
+/// What a sink promises about records that a restore replays.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Guarantee {
+    /// Every result is visible exactly once.
+    ExactlyOnce,
+    /// Results of an epoch that is replayed are visible again.
+    AtLeastOnce,
+    /// Results are counted or handed to the program's own code and leave nothing behind.
+    Volatile,
+}
+
+/// A sink as it stands in a job.
+pub trait Sink<I: Items>: Send + Sync + 'static {
+    /// What writes it on one shard. Made on the shard, never moved.
+    type Writer: SinkWriter<I>;
+
+    /// One line for `explain`: kind and place.
+    fn describe(&self) -> String;
+
+    /// What `explain` says about replayed records.
+    fn guarantee(&self) -> Guarantee;
+
+    /// Makes the writer of one shard. `run` grows with every start of the job and is never used twice on its state
+    /// directory: names built from it, the shard and the epoch are new.
+    ///
+    /// # Errors
+    /// [`Invalid`](crate::ErrorKind::Invalid) when the place cannot be written: names it and says why.
+    fn open(&self, job: &str, shard: u32, run: u64) -> Result<Self::Writer>;
+
+    /// Makes what commits prepared output, for the coordinator; `None` when there is nothing to commit.
+    ///
+    /// # Errors
+    /// [`Invalid`](crate::ErrorKind::Invalid) when the place cannot be written: names it and says why.
+    fn committer(&self, job: &str) -> Result<Option<Box<dyn Committer>>>;
+}
+
+/// The part of a sink that lives on one shard.
+pub trait SinkWriter<I: Items>: 'static {
+    /// Takes one result into a buffer.
+    fn write(&mut self, item: I::Of<'_>);
+
+    /// Whether the stage may go on; `false` pushes back.
+    fn ready(&self) -> bool {
+        true
+    }
+
+    /// Takes steps of input and output that do not block: submits full blocks, reaps completions. A failed write is kept
+    /// and tried again (I2); it is no error here.
+    ///
+    /// # Errors
+    /// Only what can never be mended by waiting: the job stops at its last complete epoch.
+    fn turn(&mut self, disk: &mut dyn Disk, now_ns: u64) -> Result<SinkActivity>;
+
+    /// The cut: what was written up to here and is in no earlier prepared output belongs to `epoch`.
+    fn prepare(&mut self, epoch: Epoch);
+
+    /// Returns how preparing `epoch` ended, once: what to commit (empty when the epoch wrote nothing), durable now; or
+    /// why it could not be made so.
+    fn take_prepared(&mut self, epoch: Epoch) -> Option<Result<Vec<Vec<u8>>>>;
+
+    /// Gives up `epoch`, which failed elsewhere: what it had prepared (or could not) joins the next prepare.
+    fn abandon(&mut self, epoch: Epoch);
+}
+
+/// Whether a sink has something under way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SinkActivity {
+    /// Nothing to write or wait for.
+    Idle,
+    /// Requests are under way; ask again soon.
+    Waiting,
+    /// Work was done.
+    Busy,
+}
+
+/// Makes prepared output visible; lives with the coordinator, blocks on small calls.
+pub trait Committer: Send {
+    /// Makes one prepared output visible. Doing it again does nothing.
+    ///
+    /// # Errors
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) when it can be tried again later (no space, no permission now).
+    fn commit(&mut self, files: &dyn Files, prepared: &[u8]) -> Result<()>;
+
+    /// On restore, after everything in the manifest was committed: removes what earlier runs left behind that no manifest
+    /// lists; on a start without snapshot, the same.
+    ///
+    /// # Errors
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) when the place cannot be cleaned.
+    fn clean(&mut self, files: &dyn Files) -> Result<()>;
+}
