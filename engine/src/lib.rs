@@ -3,5 +3,6 @@
 pub mod items;
 pub mod sink;
 pub mod source;
+pub mod topology;
 
 pub use millstream_state::{Error, ErrorKind, Result};
