@@ -70,11 +70,16 @@ pub trait SinkWriter<I: Items>: 'static {
     /// The cut: what was written up to here and is in no earlier prepared output belongs to `epoch`.
     fn prepare(&mut self, epoch: Epoch);
 
-    /// Returns how preparing `epoch` ended, once: what to commit (empty when the epoch wrote nothing), durable now; or
-    /// why it could not be made so.
+    /// Returns how preparing `epoch` ended, once: what to commit (empty when there is nothing), durable now but for names
+    /// that [`Committer::secure`] makes so; or why it could not be made so. `None` while it is under way.
+    ///
+    /// Epochs are answered in order. After an error, the output joins the next epoch that is answered (I2). After a success
+    /// it is the caller's: every manifest lists it until it is committed, whatever becomes of its epoch, unless the epoch is
+    /// given back by [`abandon`](Self::abandon) before a later one is answered.
     fn take_prepared(&mut self, epoch: Epoch) -> Option<Result<Vec<Vec<u8>>>>;
 
-    /// Gives up `epoch`, which failed elsewhere: what it had prepared (or could not) joins the next prepare.
+    /// Gives back `epoch`, which failed elsewhere, and every earlier one not known complete: what they had prepared (or
+    /// could not) joins the next epoch answered.
     fn abandon(&mut self, epoch: Epoch);
 }
 
@@ -90,7 +95,30 @@ pub enum SinkActivity {
 }
 
 /// Makes prepared output visible; lives with the coordinator, blocks on small calls.
+///
+/// The order of calls: `open`; `commit` of everything the restored manifest lists; `clean`; then writers start. For each
+/// epoch `secure`, the manifest, `commit`. After the last commit of a run, when no writer is left, `finish`.
 pub trait Committer: Send {
+    /// Before anything else: checks that the place can be written, and makes what writers need there. `restored` is the
+    /// epoch that the job goes on from, [`Epoch::ZERO`] when it starts with nothing.
+    ///
+    /// # Errors
+    /// [`Invalid`](crate::ErrorKind::Invalid) when the place cannot be written, or holds output above `restored`.
+    fn open(&mut self, files: &dyn Files, restored: Epoch) -> Result<()> {
+        let _ = (files, restored);
+        Ok(())
+    }
+
+    /// Makes the names durable that `prepared` speaks of. Called for all prepared output of an epoch before its manifest
+    /// is written: a shard's [`Disk`] makes contents durable, not directories.
+    ///
+    /// # Errors
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) when that failed: the epoch fails.
+    fn secure(&mut self, files: &dyn Files, prepared: &[Vec<u8>]) -> Result<()> {
+        let _ = (files, prepared);
+        Ok(())
+    }
+
     /// Makes one prepared output visible. Doing it again does nothing.
     ///
     /// # Errors
@@ -103,4 +131,12 @@ pub trait Committer: Send {
     /// # Errors
     /// [`Unavailable`](crate::ErrorKind::Unavailable) when the place cannot be cleaned.
     fn clean(&mut self, files: &dyn Files) -> Result<()>;
+
+    /// After the last commit of a run that ended well: leaves nothing temporary behind.
+    ///
+    /// # Errors
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) when the place cannot be cleaned.
+    fn finish(&mut self, files: &dyn Files) -> Result<()> {
+        self.clean(files)
+    }
 }

@@ -9,6 +9,7 @@ use crate::items::Items;
 use crate::{Error, Result};
 use millstream_state::io::Disk;
 use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
 
 /// One part of a source's input, read in order by one shard at a time.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -58,18 +59,29 @@ pub trait Source: Send + Sync + 'static {
         true
     }
 
-    /// Lists the splits at their starts, in an order that every run repeats. Called once, when a job starts with no
-    /// snapshot; and again after a restore, to find splits that are new since (ids that the snapshot does not know).
+    /// Lists the splits at their starts, in an order that every run repeats. Called when a job starts with no snapshot.
     ///
     /// # Errors
     /// [`Invalid`](crate::ErrorKind::Invalid) when the input is missing or cannot be read: names it and says why.
     fn splits(&self, shards: u32) -> Result<Vec<Split>>;
 
-    /// Makes the reader of one shard, with the splits dealt to it, each at its position.
+    /// After a restore: checks the input against `known`, all splits of the snapshot, and lists those that are new since.
+    ///
+    /// # Errors
+    /// As [`splits`](Self::splits), and when input that `known` still has to read is gone or not what it was.
+    fn new_splits(&self, shards: u32, known: &[Split]) -> Result<Vec<Split>> {
+        let known: HashSet<&str> = known.iter().map(|split| split.id.as_str()).collect();
+        let mut splits = self.splits(shards)?;
+        splits.retain(|split| !known.contains(split.id.as_str()));
+        Ok(splits)
+    }
+
+    /// Makes the reader of one shard, with the splits dealt to it, each at its position. `readers` counts the shards that
+    /// were dealt a split which has not ended: they share what holds for the source as a whole, such as a rate.
     ///
     /// # Errors
     /// [`Invalid`](crate::ErrorKind::Invalid) when a position is no position of this source.
-    fn open(&self, shard: u32, splits: Vec<Split>) -> Result<Self::Reader>;
+    fn open(&self, shard: u32, readers: u32, splits: Vec<Split>) -> Result<Self::Reader>;
 }
 
 /// The part of a source that lives on one shard.
