@@ -6,11 +6,17 @@
 pub mod epoch;
 pub mod error;
 pub mod hash;
+mod index;
 pub mod io;
 pub mod key_group;
+pub mod log;
+pub mod shard_store;
+pub mod table;
 pub mod value;
 
 pub use epoch::Epoch;
 pub use error::{Error, ErrorKind, Result};
 pub use key_group::{KeyGroup, KeyGroupCount, KeyGroupRange};
+pub use shard_store::{ShardStore, StoreConfig};
+pub use table::{Log, ScanCursor, Table};
 pub use value::{BadBytes, Key, Record, Schema, State};
