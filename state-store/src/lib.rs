@@ -5,12 +5,14 @@
 
 pub mod epoch;
 pub mod error;
+pub mod format;
 pub mod hash;
 mod index;
 pub mod io;
 pub mod key_group;
 pub mod log;
 pub mod shard_store;
+pub mod snapshot;
 pub mod table;
 pub mod value;
 

@@ -10,9 +10,15 @@
 //! * I3. A failed sync says nothing about later ones: the file is given up, never synced again.
 
 mod buffer;
+mod file;
+mod real;
+pub mod sim;
 
 pub use buffer::Buffer;
+pub use file::BlockingDisk;
+pub use real::RealFiles;
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -104,7 +110,7 @@ pub trait Disk {
     /// An error of a write does not return its buffer: the caller still has what it was made from.
     fn take(&mut self, token: Token) -> Option<io::Result<Done>>;
 
-    /// How many requests are under way.
+    /// How many requests were submitted and their completions not yet taken.
     fn in_flight(&self) -> usize;
 }
 
@@ -170,4 +176,20 @@ pub trait Files: Send {
     fn remove_dir(&self, path: &Path) -> io::Result<()>;
     /// Says whether something stands at `path`.
     fn exists(&self, path: &Path) -> bool;
+    /// Becomes the only owner of the file at `path` (created when missing, mode 0600) until the guard is dropped.
+    ///
+    /// # Errors
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock) while another owns it, or as the operating system says.
+    fn lock(&self, path: &Path) -> io::Result<FileLock>;
+}
+
+/// Ownership of a file, from [`Files::lock`]; dropping it gives the file up, as does the end of the process.
+pub struct FileLock {
+    _owner: Box<dyn Send>,
+}
+
+impl fmt::Debug for FileLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FileLock")
+    }
 }

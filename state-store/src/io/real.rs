@@ -1,0 +1,139 @@
+//! [`Files`] over the operating system.
+//!
+//! Invariants
+//! * I1. Files are made with mode 0600 and directories with 0700; no symbolic link in the last part of a path is followed.
+//! * I2. Nothing is allocated for a length that the file does not have.
+
+use super::{Entry, FileLock, Files};
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, FileExt};
+use std::path::Path;
+
+/// The files of this machine.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RealFiles;
+
+/// Opens without following a link. `flags` says how.
+pub(super) fn open(path: &Path, flags: OFlags) -> io::Result<File> {
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(File::from(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?))
+}
+
+impl Files for RealFiles {
+    fn create_dir_all(&self, path: &Path) -> io::Result<()> {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+    }
+
+    fn list(&self, path: &Path) -> io::Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        for entry in std::fs::read_dir(path)? {
+            let entry = entry?;
+            // Does not follow links: a link is a file of a few bytes that cannot be opened here.
+            match entry.metadata() {
+                Ok(metadata) => entries.push(Entry {
+                    name: entry.file_name().to_string_lossy().into_owned(),
+                    bytes: metadata.len(),
+                    is_dir: metadata.is_dir(),
+                }),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(entries)
+    }
+
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        open(path, OFlags::RDONLY)?.read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn read_at(&self, path: &Path, offset: u64, bytes: usize) -> io::Result<Vec<u8>> {
+        let file = open(path, OFlags::RDONLY)?;
+        let there = file.metadata()?.len().saturating_sub(offset);
+        let mut read = vec![0; usize::try_from(there).unwrap_or(usize::MAX).min(bytes)];
+        file.read_exact_at(&mut read, offset)?;
+        Ok(read)
+    }
+
+    fn write_durable(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        let mut file = open(path, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC)?;
+        file.write_all(bytes)?;
+        file.sync_data()
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        std::fs::rename(from, to)
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        open(path, OFlags::RDONLY | OFlags::DIRECTORY)?.sync_all()
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        std::fs::remove_file(path)
+    }
+
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        std::fs::remove_dir(path)
+    }
+
+    fn exists(&self, path: &Path) -> bool {
+        path.symlink_metadata().is_ok()
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<FileLock> {
+        let file = open(path, OFlags::RDWR | OFlags::CREATE)?;
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        // The kernel holds the lock as long as this description of the file is open.
+        Ok(FileLock { _owner: Box::new(file) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn files_are_private_and_links_are_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (inner, file, link) = (dir.path().join("a/b"), dir.path().join("a/b/file"), dir.path().join("link"));
+        RealFiles.create_dir_all(&inner).unwrap();
+        RealFiles.write_durable(&file, b"hello").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+
+        let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&inner), mode(&file)), (0o700, 0o600));
+        assert!(RealFiles.read(&link).is_err());
+        assert!(RealFiles.read_at(&link, 0, 1).is_err());
+        assert!(RealFiles.write_durable(&link, b"x").is_err());
+        assert!(RealFiles.lock(&link).is_err());
+        assert_eq!(RealFiles.read(&file).unwrap(), b"hello");
+    }
+
+    #[test]
+    fn reading_past_the_end_returns_what_is_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        RealFiles.write_durable(&file, b"hello").unwrap();
+        for (offset, bytes, expected) in
+            [(0, 5, &b"hello"[..]), (1, usize::MAX, b"ello"), (5, 1, b""), (u64::MAX / 2, usize::MAX, b"")]
+        {
+            assert_eq!(RealFiles.read_at(&file, offset, bytes).unwrap(), expected, "{bytes} bytes at {offset}");
+        }
+    }
+
+    #[test]
+    fn a_lock_has_one_owner_until_it_is_dropped() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("LOCK");
+        let first = RealFiles.lock(&path).unwrap();
+        assert_eq!(RealFiles.lock(&path).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop(first);
+        RealFiles.lock(&path).unwrap();
+    }
+}
