@@ -9,6 +9,14 @@
 //! * I2. Output of an epoch that failed stays prepared and is listed by the next; it is dropped only by a restore below it.
 //! * I3. `write` never blocks; when a writer's bytes not yet on disk pass its budget, `ready` is false and its stage waits.
 
+mod discard;
+mod file;
+mod format;
+
+pub use discard::{Discard, DiscardCount, DiscardWriter};
+pub use file::{FileSink, FileWriter};
+pub use format::{ByClosure, Fields, Format, JsonLines, Line, Tsv};
+
 use crate::Result;
 use crate::items::Items;
 use millstream_state::Epoch;
@@ -109,8 +117,8 @@ pub trait Committer: Send {
         Ok(())
     }
 
-    /// Makes the names durable that `prepared` speaks of. Called for all prepared output of an epoch before its manifest
-    /// is written: a shard's [`Disk`] makes contents durable, not directories.
+    /// Makes the names durable that `prepared` speaks of: all prepared output that a manifest is to list for the first time.
+    /// Called before that manifest is written, because a shard's [`Disk`] makes contents durable, not directories.
     ///
     /// # Errors
     /// [`Unavailable`](crate::ErrorKind::Unavailable) when that failed: the epoch fails.

@@ -5,6 +5,18 @@
 //! * I2. A reader hands out whole records only, and its positions change only inside [`Reader::poll`].
 //! * I3. A reader never blocks and never allocates per record: it asks the [`Disk`] and takes completions.
 
+mod channel;
+mod file;
+mod generator;
+mod iter;
+mod rate;
+
+pub use channel::{ChannelReader, ChannelSource, SendError, Sender, channel};
+pub use file::{FileReader, FileSource, InvalidLines, InvalidText, LineItems};
+pub use generator::{Generator, GeneratorReader, Random};
+pub use iter::{IterReader, IterSource, iter};
+pub use rate::{Rated, RatedReader};
+
 use crate::items::Items;
 use crate::{Error, Result};
 use millstream_state::io::Disk;
@@ -57,6 +69,17 @@ pub trait Source: Send + Sync + 'static {
     /// Whether a restore can seek it. Output of a job whose source cannot is at-least-once at best, and `explain` says so.
     fn replayable(&self) -> bool {
         true
+    }
+
+    /// The same source held to this many records per second over all shards, open loop: what it fell behind it makes up.
+    ///
+    /// # Panics
+    /// When the rate is not a positive number.
+    fn rate(self, records_per_second: f64) -> Rated<Self>
+    where
+        Self: Sized,
+    {
+        Rated::new(self, records_per_second)
     }
 
     /// Lists the splits at their starts, in an order that every run repeats. Called when a job starts with no snapshot.
