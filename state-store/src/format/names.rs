@@ -46,7 +46,9 @@ pub enum FileName {
     Manifest(Epoch),
     /// A segment file.
     Segment(SegmentId),
-    /// A file that has not got its final name: left by a crash.
+    /// A manifest that has not got its final name.
+    ManifestTemporary(Epoch),
+    /// Another file that has not got its final name.
     Temporary,
 }
 
@@ -62,7 +64,7 @@ impl FileName {
             _ => {
                 if let Some(epoch) = name.strip_prefix("epoch-").and_then(|rest| rest.strip_suffix(".manifest.tmp")) {
                     let epoch = Epoch(epoch.parse().ok()?);
-                    return (manifest_temporary_file(epoch) == name).then_some(Self::Temporary);
+                    return (manifest_temporary_file(epoch) == name).then_some(Self::ManifestTemporary(epoch));
                 }
                 if let Some(epoch) = name.strip_prefix("epoch-").and_then(|rest| rest.strip_suffix(".manifest")) {
                     let epoch = Epoch(epoch.parse().ok()?);

@@ -201,7 +201,7 @@ fn names_of_files_are_read_back() {
         (RUN_TEMPORARY_FILE.to_owned(), Some(FileName::Temporary)),
         (format_temporary_file(), Some(FileName::Temporary)),
         (manifest_file(Epoch(u64::MAX)), Some(FileName::Manifest(Epoch(u64::MAX)))),
-        (manifest_temporary_file(Epoch(3)), Some(FileName::Temporary)),
+        (manifest_temporary_file(Epoch(3)), Some(FileName::ManifestTemporary(Epoch(3)))),
         (segment_file(segment), Some(FileName::Segment(segment))),
         ("epoch-3.manifest".to_owned(), None),
         ("epoch-00000000000000000003.manifest.bak".to_owned(), None),

@@ -1,0 +1,204 @@
+//! What a state directory holds, read without owning or changing it: names, manifests, and whether their bytes are good.
+//!
+//! Invariants
+//! * I1. Nothing here writes.
+//! * I2. Bad bytes are [`Corrupt`](crate::ErrorKind::Corrupt) and name file, offset and epoch; a disk that does not answer is
+//!   [`Unavailable`](crate::ErrorKind::Unavailable).
+
+use crate::epoch::Epoch;
+use crate::error::{Error, Result};
+use crate::format::{
+    BadFormat, ExtentEntry, FileName, FormatMarker, Manifest, RunMarker, SegmentId, manifest_file, segment_file,
+};
+use crate::io::Files;
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The names in a state directory.
+#[derive(Debug, Default)]
+pub(super) struct Catalog {
+    pub(super) manifests: BTreeSet<Epoch>,
+    pub(super) segments: BTreeMap<SegmentId, u64>,
+    /// Files without a final name.
+    pub(super) temporaries: Vec<String>,
+    /// The highest epoch that any name mentions.
+    pub(super) epoch_max: Epoch,
+    pub(super) has_format: bool,
+    pub(super) has_run: bool,
+    /// Names that are none of ours.
+    pub(super) foreign: Vec<String>,
+}
+
+impl Catalog {
+    pub(super) fn scan(files: &dyn Files, path: &Path) -> Result<Self> {
+        let mut catalog = Self::default();
+        for entry in files.list(path).map_err(|error| unavailable(path, &error))? {
+            let name = if entry.is_dir { None } else { FileName::parse(&entry.name) };
+            match name {
+                Some(FileName::Manifest(epoch)) => {
+                    catalog.epoch_max = catalog.epoch_max.max(epoch);
+                    catalog.manifests.insert(epoch);
+                }
+                Some(FileName::Segment(id)) => {
+                    catalog.segments.insert(id, entry.bytes);
+                }
+                Some(FileName::ManifestTemporary(epoch)) => {
+                    catalog.epoch_max = catalog.epoch_max.max(epoch);
+                    catalog.temporaries.push(entry.name);
+                }
+                Some(FileName::Temporary) => catalog.temporaries.push(entry.name),
+                Some(FileName::Format) => catalog.has_format = true,
+                Some(FileName::Run) => catalog.has_run = true,
+                Some(FileName::Lock) => {}
+                // Every new file system has one.
+                None if entry.is_dir && entry.name == "lost+found" => {}
+                None => catalog.foreign.push(entry.name),
+            }
+        }
+        Ok(catalog)
+    }
+
+    /// Checks that the files a manifest names are there and long enough: cheap, before anything is read.
+    pub(super) fn check_segments(&self, path: &Path, manifest: &Manifest) -> Result<()> {
+        for segment in &manifest.segments {
+            let file = path.join(segment_file(segment.id));
+            match self.segments.get(&segment.id) {
+                None => return Err(missing(&file, manifest.epoch)),
+                Some(&bytes) if bytes < segment.bytes => {
+                    return Err(Error::corrupt(format_args!(
+                        "{}, offset {bytes}, epoch {}: the file ends here, the manifest names {} bytes",
+                        file.display(),
+                        manifest.epoch,
+                        segment.bytes
+                    )));
+                }
+                Some(_) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn unavailable(path: &Path, error: &io::Error) -> Error {
+    Error::unavailable(format_args!("{}: {error}", path.display()))
+}
+
+fn missing(file: &Path, epoch: Epoch) -> Error {
+    Error::corrupt(format_args!("{}, offset 0, epoch {epoch}: the file is missing", file.display()))
+}
+
+fn read_small<T>(
+    files: &dyn Files,
+    file: &Path,
+    decode: impl FnOnce(&[u8]) -> std::result::Result<T, BadFormat>,
+) -> Result<T> {
+    let bytes = files.read(file).map_err(|error| unavailable(file, &error))?;
+    decode(&bytes).map_err(|bad| Error::corrupt(format_args!("{}, {bad}", file.display())))
+}
+
+pub(super) fn read_format(files: &dyn Files, path: &Path) -> Result<FormatMarker> {
+    read_small(files, &path.join(crate::format::FORMAT_FILE), FormatMarker::decode)
+}
+
+pub(super) fn read_run(files: &dyn Files, path: &Path) -> Result<RunMarker> {
+    read_small(files, &path.join(crate::format::RUN_FILE), RunMarker::decode)
+}
+
+/// Reads an epoch's manifest.
+///
+/// # Errors
+/// [`Corrupt`](crate::ErrorKind::Corrupt) when its bytes are bad, [`Invalid`](crate::ErrorKind::Invalid) when there is no
+/// such epoch, [`Unavailable`](crate::ErrorKind::Unavailable) when it cannot be read.
+pub fn load_manifest(files: &dyn Files, path: &Path, epoch: Epoch) -> Result<Manifest> {
+    let file = path.join(manifest_file(epoch));
+    let bytes = files.read(&file).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => Error::invalid(format_args!("{}: there is no epoch {epoch}", path.display())),
+        _ => unavailable(&file, &error),
+    })?;
+    let bad = |bad: BadFormat| {
+        Error::corrupt(format_args!("{}, offset {}, epoch {epoch}: {}", file.display(), bad.offset, bad.what))
+    };
+    let manifest = Manifest::decode(&bytes).map_err(bad)?;
+    if manifest.epoch != epoch {
+        let what = format!("this is the manifest of epoch {}", manifest.epoch);
+        return Err(bad(BadFormat { offset: 0, what }));
+    }
+    Ok(manifest)
+}
+
+/// The error for an extent whose bytes are not what its manifest says; `bad` is what [`ExtentEntry::check`] returned.
+pub fn corrupt_extent(directory: &Path, epoch: Epoch, entry: &ExtentEntry, bad: &BadFormat) -> Error {
+    Error::corrupt(BadPlace::of_extent(directory, entry, bad).describe(epoch))
+}
+
+/// Reads one extent, header included, and checks it.
+///
+/// # Errors
+/// As [`load_manifest`].
+pub fn read_extent(files: &dyn Files, directory: &Path, epoch: Epoch, entry: &ExtentEntry) -> Result<Vec<u8>> {
+    let file = directory.join(segment_file(entry.segment));
+    let bytes = files.read_at(&file, entry.offset, entry.bytes()).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => missing(&file, epoch),
+        _ => unavailable(&file, &error),
+    })?;
+    entry.check(&bytes).map_err(|bad| corrupt_extent(directory, epoch, entry, &bad))?;
+    Ok(bytes)
+}
+
+/// A place where bytes on disk are not what was written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct BadPlace {
+    /// The file.
+    pub file: PathBuf,
+    /// Where in it.
+    pub offset: u64,
+    /// What is wrong.
+    pub what: String,
+}
+
+impl BadPlace {
+    fn of_extent(directory: &Path, entry: &ExtentEntry, bad: &BadFormat) -> Self {
+        Self {
+            file: directory.join(segment_file(entry.segment)),
+            offset: entry.offset.saturating_add(bad.offset),
+            what: bad.what.clone(),
+        }
+    }
+
+    fn describe(&self, epoch: Epoch) -> String {
+        format!("{}, offset {}, epoch {epoch}: {}", self.file.display(), self.offset, self.what)
+    }
+}
+
+/// Reads every extent that a manifest names, and returns the places where the bytes are bad.
+///
+/// # Errors
+/// [`Unavailable`](crate::ErrorKind::Unavailable) when a file cannot be read.
+pub fn verify_manifest(files: &dyn Files, directory: &Path, manifest: &Manifest) -> Result<Vec<BadPlace>> {
+    let mut extents: Vec<&ExtentEntry> = manifest.extents().collect();
+    extents.sort_unstable_by_key(|entry| (entry.segment, entry.offset));
+    let mut bad_places = Vec::new();
+    for entry in extents {
+        let file = directory.join(segment_file(entry.segment));
+        let bad = match files.read_at(&file, entry.offset, entry.bytes()) {
+            Ok(bytes) => entry.check(&bytes).err(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Some(BadFormat { offset: 0, what: "the file is missing".to_owned() })
+            }
+            Err(error) => return Err(unavailable(&file, &error)),
+        };
+        bad_places.extend(bad.map(|bad| BadPlace::of_extent(directory, entry, &bad)));
+    }
+    Ok(bad_places)
+}
+
+/// The first thing wrong with an epoch, as an error; `Ok` when every byte of it is good.
+pub(super) fn check_epoch(files: &dyn Files, path: &Path, epoch: Epoch) -> Result<Manifest> {
+    let manifest = load_manifest(files, path, epoch)?;
+    match verify_manifest(files, path, &manifest)?.first() {
+        None => Ok(manifest),
+        Some(place) => Err(Error::corrupt(place.describe(epoch))),
+    }
+}

@@ -1,0 +1,281 @@
+//! What `snapshot list`, `show` and `verify` report: read without the lock, also while a job runs.
+//!
+//! An epoch that its job removes while it is being read is left out, not reported as bad.
+
+use super::catalog::{BadPlace, Catalog, load_manifest, read_format, verify_manifest};
+use crate::epoch::Epoch;
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::{ExtentKind, Manifest, SegmentId, manifest_file};
+use crate::io::Files;
+use crate::value::Schema;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// The epochs of a state directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ListReport {
+    /// The directory.
+    pub path: PathBuf,
+    /// Name of the job.
+    pub job: String,
+    /// Version of the format.
+    pub format: u16,
+    /// Oldest first.
+    pub epochs: Vec<EpochReport>,
+    /// How many segment files there are.
+    pub segment_count: usize,
+    /// What they take on disk, with the room allocated in advance.
+    pub segment_bytes: u64,
+    /// Epochs whose manifest is bad, and how.
+    pub bad: Vec<(Epoch, String)>,
+}
+
+/// One epoch in a few numbers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct EpochReport {
+    /// The epoch.
+    pub epoch: Epoch,
+    /// The run that completed it.
+    pub run: u32,
+    /// Whether its input had ended.
+    pub ended: bool,
+    /// How many shards wrote it.
+    pub shards: usize,
+    /// How many extents it consists of.
+    pub extents: usize,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Bytes in extents that no earlier listed epoch names: what this epoch has added.
+    pub bytes_added: u64,
+    /// Bytes in channel logs.
+    pub channel_bytes: u64,
+    /// Bytes of prepared output not yet confirmed.
+    pub prepared_outputs: usize,
+}
+
+/// One epoch in full.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ShowReport {
+    /// Name of the job.
+    pub job: String,
+    /// In numbers.
+    pub summary: EpochReport,
+    /// Number of key groups.
+    pub key_groups: u32,
+    /// The tables.
+    pub tables: Vec<TableReport>,
+    /// Edges with records in their channel log: name, from, to, extents.
+    pub channel_logs: Vec<(String, u32, u32, usize)>,
+    /// Positions and operator states: name, shard, bytes.
+    pub blobs: Vec<(String, u32, usize)>,
+    /// Prepared outputs: sink, epoch, shard, bytes.
+    pub outputs: Vec<(String, Epoch, u32, usize)>,
+    /// Segment files, and how much of each the epoch may need.
+    pub segments: Vec<(SegmentId, u64)>,
+    /// Every extent of every shard.
+    pub extents: Vec<ExtentReport>,
+}
+
+/// One table of an epoch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TableReport {
+    /// Its number within the epoch.
+    pub id: u32,
+    /// Its name.
+    pub name: String,
+    /// What its keys mean.
+    pub key: Schema,
+    /// What its values mean.
+    pub value: Schema,
+    /// How many extents it has.
+    pub extents: usize,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// One extent of an epoch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ExtentReport {
+    /// The shard it is listed under.
+    pub shard: usize,
+    /// Number of its table.
+    pub table: u32,
+    /// What it holds.
+    pub kind: ExtentKind,
+    /// Its file.
+    pub segment: SegmentId,
+    /// Where in it.
+    pub offset: u64,
+    /// Its length.
+    pub bytes: usize,
+    /// The epoch its first record was written in.
+    pub born: Epoch,
+    /// The shard and run that wrote it.
+    pub origin: (u32, u32),
+    /// The first key group it is authoritative for, and the one after the last.
+    pub groups: (u16, u16),
+}
+
+/// What `verify` has found in one epoch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct VerifyReport {
+    /// The epoch.
+    pub epoch: Epoch,
+    /// Extents read.
+    pub extents: usize,
+    /// Bytes read.
+    pub bytes: u64,
+    /// Places with bad bytes; none when the epoch verifies.
+    pub bad: Vec<BadPlace>,
+}
+
+fn summary(manifest: &Manifest, bytes_added: u64) -> EpochReport {
+    EpochReport {
+        epoch: manifest.epoch,
+        run: manifest.run,
+        ended: manifest.ended,
+        shards: manifest.shards.len(),
+        extents: manifest.extents().count(),
+        bytes: manifest.extents().map(|extent| extent.bytes() as u64).sum(),
+        bytes_added,
+        channel_bytes: manifest.channel_logs.iter().flat_map(|log| &log.extents).map(|e| e.bytes() as u64).sum(),
+        prepared_outputs: manifest.outputs.len(),
+    }
+}
+
+/// Loads an epoch; `None` when it has gone.
+fn load_if_there(files: &dyn Files, path: &Path, epoch: Epoch) -> Option<Result<Manifest>> {
+    match load_manifest(files, path, epoch) {
+        Err(error) if error.kind() == ErrorKind::Invalid => None,
+        loaded => Some(loaded),
+    }
+}
+
+/// Lists the epochs.
+///
+/// # Errors
+/// [`Invalid`](ErrorKind::Invalid) when `path` is no state directory, [`Corrupt`](ErrorKind::Corrupt) when its marker is bad.
+pub fn list_snapshots(files: &dyn Files, path: &Path) -> Result<ListReport> {
+    let catalog = Catalog::scan(files, path)?;
+    if !catalog.has_format {
+        return Err(Error::invalid(format_args!("{}: no state directory", path.display())));
+    }
+    let marker = read_format(files, path)?;
+    let mut report = ListReport {
+        path: path.to_owned(),
+        job: marker.job,
+        format: marker.version,
+        epochs: Vec::new(),
+        segment_count: catalog.segments.len(),
+        segment_bytes: catalog.segments.values().sum(),
+        bad: Vec::new(),
+    };
+    let mut seen = BTreeMap::new();
+    for &epoch in &catalog.manifests {
+        match load_if_there(files, path, epoch) {
+            None => {}
+            Some(Ok(manifest)) => {
+                let added = manifest
+                    .extents()
+                    .filter(|extent| seen.insert((extent.segment, extent.offset), extent.crc32) != Some(extent.crc32))
+                    .map(|extent| extent.bytes() as u64)
+                    .sum();
+                report.epochs.push(summary(&manifest, added));
+            }
+            Some(Err(error)) => report.bad.push((epoch, error.to_string())),
+        }
+    }
+    Ok(report)
+}
+
+fn newest(files: &dyn Files, path: &Path) -> Result<Epoch> {
+    let newest = Catalog::scan(files, path)?.manifests.last().copied();
+    newest.ok_or_else(|| Error::invalid(format_args!("{}: there is no epoch", path.display())))
+}
+
+/// Shows one epoch; the newest when none is given.
+///
+/// # Errors
+/// As [`load_manifest`].
+pub fn show_snapshot(files: &dyn Files, path: &Path, epoch: Option<Epoch>) -> Result<ShowReport> {
+    let epoch = epoch.map_or_else(|| newest(files, path), Ok)?;
+    let manifest = load_manifest(files, path, epoch)?;
+    let of_table = |id: u32| manifest.shards.iter().flatten().filter(move |extent| extent.header.table == id);
+    let tables = manifest.tables.iter().map(|table| TableReport {
+        id: table.id,
+        name: table.name.clone(),
+        key: table.key.clone(),
+        value: table.value.clone(),
+        extents: of_table(table.id).count(),
+        bytes: of_table(table.id).map(|extent| extent.bytes() as u64).sum(),
+    });
+    let added =
+        manifest.extents().filter(|extent| extent.header.born == epoch).map(|extent| extent.bytes() as u64).sum();
+    let extents = manifest.shards.iter().enumerate().flat_map(|(shard, extents)| {
+        extents.iter().map(move |extent| ExtentReport {
+            shard,
+            table: extent.header.table,
+            kind: extent.header.kind,
+            segment: extent.segment,
+            offset: extent.offset,
+            bytes: extent.bytes(),
+            born: extent.header.born,
+            origin: (extent.header.shard, extent.header.run),
+            groups: (extent.header.groups.start, extent.header.groups.end),
+        })
+    });
+    Ok(ShowReport {
+        job: manifest.job.clone(),
+        summary: summary(&manifest, added),
+        key_groups: manifest.key_groups.get(),
+        tables: tables.collect(),
+        channel_logs: manifest
+            .channel_logs
+            .iter()
+            .map(|log| (log.edge.clone(), log.from, log.to, log.extents.len()))
+            .collect(),
+        blobs: manifest.blobs.iter().map(|blob| (blob.name.clone(), blob.shard, blob.bytes.len())).collect(),
+        outputs: manifest.outputs.iter().map(|o| (o.sink.clone(), o.epoch, o.shard, o.bytes.len())).collect(),
+        segments: manifest.segments.iter().map(|segment| (segment.id, segment.bytes)).collect(),
+        extents: extents.collect(),
+    })
+}
+
+/// Reads every byte of one epoch, or of all, and says which are bad.
+///
+/// # Errors
+/// [`Unavailable`](ErrorKind::Unavailable) when the disk fails, [`Invalid`](ErrorKind::Invalid) when there is no such epoch.
+pub fn verify_snapshots(files: &dyn Files, path: &Path, epoch: Option<Epoch>) -> Result<Vec<VerifyReport>> {
+    let epochs = match epoch {
+        Some(epoch) => vec![epoch],
+        None => Catalog::scan(files, path)?.manifests.into_iter().collect(),
+    };
+    let mut reports = Vec::new();
+    for current in epochs {
+        let manifest = match load_if_there(files, path, current) {
+            None if epoch.is_none() => continue,
+            None => return Err(Error::invalid(format_args!("{}: there is no epoch {current}", path.display()))),
+            Some(Ok(manifest)) => manifest,
+            Some(Err(error)) if error.kind() == ErrorKind::Corrupt => {
+                let file = path.join(manifest_file(current));
+                let bad = vec![BadPlace { file, offset: 0, what: error.to_string() }];
+                reports.push(VerifyReport { epoch: current, extents: 0, bytes: 0, bad });
+                continue;
+            }
+            Some(Err(error)) => return Err(error),
+        };
+        let bad = verify_manifest(files, path, &manifest)?;
+        if !bad.is_empty() && !files.exists(&path.join(manifest_file(current))) {
+            // Its job has retired it meanwhile, and its files with it.
+            continue;
+        }
+        reports.push(VerifyReport {
+            epoch: current,
+            extents: manifest.extents().count(),
+            bytes: manifest.extents().map(|extent| extent.bytes() as u64).sum(),
+            bad,
+        });
+    }
+    Ok(reports)
+}
