@@ -162,7 +162,6 @@ fn check_readable(disk: &SimDisk, entries: &[ExtentEntry], context: &str) {
     }
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "below 20000")]
 fn sizes(seed: u64, count: usize) -> Vec<usize> {
     (0..count as u64).map(|i| (crate::hash::hash_u64(seed * 1000 + i) % 20_000) as usize).collect()
 }
