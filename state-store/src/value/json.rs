@@ -86,9 +86,7 @@ impl Schema {
 
     /// The bytes of a composite, ready to be read part by part.
     fn cut<'a>(&self, bytes: &'a [u8]) -> Result<parts::Reader<'a>, BadBytes> {
-        let layout = self.layout().expect("a composite has a layout");
-        layout.check(bytes)?;
-        Ok(layout.read(bytes))
+        self.layout().expect("a composite has a layout").check_and_read(bytes)
     }
 }
 

@@ -197,4 +197,6 @@ pub trait Key: 'static {
 }
 
 #[cfg(test)]
+mod derive_tests;
+#[cfg(test)]
 mod tests;

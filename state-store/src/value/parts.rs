@@ -77,6 +77,15 @@ impl Layout {
 
     /// Cuts `bytes` into the fields.
     ///
+    /// # Errors
+    /// As those of [`Layout::check`].
+    pub fn check_and_read(self, bytes: &[u8]) -> Result<Reader<'_>, BadBytes> {
+        self.check(bytes)?;
+        Ok(self.read(bytes))
+    }
+
+    /// Cuts `bytes` into the fields.
+    ///
     /// # Panics
     /// When they are too short.
     #[inline(always)]
@@ -257,6 +266,21 @@ pub fn put_key<'a, K: Key>(key: K::Ref<'_>, out: &'a mut [u8]) -> &'a mut [u8] {
     rest
 }
 
+/// Writes the tag of a fixed-size enum to the front of `out` and returns what is behind it.
+#[inline(always)]
+pub fn put_tag(tag: u8, out: &mut [u8]) -> &mut [u8] {
+    let (slot, rest) = out.split_first_mut().expect("room for a tag");
+    *slot = tag;
+    rest
+}
+
+/// The bytes of a default.
+pub fn encoded<T: Record>(value: T) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    value.encode(&mut bytes);
+    bytes
+}
+
 /// Appends what `write` puts into `size` bytes.
 #[inline(always)]
 pub fn append_fixed(size: usize, out: &mut Vec<u8>, write: impl FnOnce(&mut [u8])) {
@@ -302,8 +326,7 @@ pub fn check_variant<'a>(bytes: &'a [u8], enum_size: Option<usize>, layout: Layo
         }
         return Ok(layout.read(fields));
     }
-    layout.check(fields)?;
-    Ok(layout.read(fields))
+    layout.check_and_read(fields)
 }
 
 /// What to say of a tag that no variant has.

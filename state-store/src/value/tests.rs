@@ -6,13 +6,13 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use std::time::Duration;
 
-fn encoded<T: Record>(value: &T) -> Vec<u8> {
+pub(super) fn encoded<T: Record>(value: &T) -> Vec<u8> {
     let mut out = b"in front".to_vec();
     value.encode(&mut out);
     out.split_off(b"in front".len())
 }
 
-fn key_bytes<K: Key + ?Sized>(key: &K) -> Vec<u8> {
+pub(super) fn key_bytes<K: Key + ?Sized>(key: &K) -> Vec<u8> {
     let mut out = b"in front".to_vec();
     key.encode(&mut out);
     out.split_off(b"in front".len())
@@ -35,7 +35,7 @@ fn some_of(count: usize) -> impl Iterator<Item = usize> {
 }
 
 /// I2, I3 and I5 for one value and what is near it.
-fn hold<T: Record + PartialEq + fmt::Debug>(value: &T, noise: &[u8]) -> Result<(), TestCaseError> {
+pub(super) fn hold<T: Record + PartialEq + fmt::Debug>(value: &T, noise: &[u8]) -> Result<(), TestCaseError> {
     let bytes = encoded(value);
     prop_assert_eq!(T::check(&bytes), Ok(()));
     prop_assert_eq!(&T::decode(&bytes), value);
@@ -113,7 +113,7 @@ fn tuples_keep_their_bytes() {
 }
 
 /// I1 and I4 for two keys.
-fn canonical<K: Key + Record + PartialEq + fmt::Debug>(a: &K, b: &K) -> Result<(), TestCaseError> {
+pub(super) fn canonical<K: Key + Record + PartialEq + fmt::Debug>(a: &K, b: &K) -> Result<(), TestCaseError> {
     let (bytes, others) = (key_bytes(a), key_bytes(b));
     prop_assert_eq!(a == b, bytes == others);
     prop_assert_eq!(a.to_ref() == b.to_ref(), bytes == others);
@@ -180,7 +180,7 @@ fn eight_bytes_of_fixed_key_hash_like_their_integer() {
 }
 
 #[track_caller]
-fn golden<T: Record>(value: T, bytes: &[u8], json: &str, description: &str, fingerprint: u64) {
+pub(super) fn golden<T: Record>(value: T, bytes: &[u8], json: &str, description: &str, fingerprint: u64) {
     assert_eq!(encoded(&value), bytes);
     assert_eq!(T::schema().to_json(bytes).unwrap().to_string(), json);
     assert_eq!(T::schema().describe(), description);
@@ -265,7 +265,7 @@ fn hashes_are_those_of_format_version_1() {
 }
 
 #[track_caller]
-fn refused<T: Record>(bytes: &[u8], message: &str) {
+pub(super) fn refused<T: Record>(bytes: &[u8], message: &str) {
     assert_eq!(T::check(bytes).unwrap_err().to_string(), message);
     if T::schema() != Duration::schema() {
         assert_eq!(T::schema().to_json(bytes).unwrap_err().to_string(), message, "by the schema");

@@ -22,9 +22,7 @@ macro_rules! tuple_record {
                 debug_assert!(out.is_empty());
             }
             fn check(bytes: &[u8]) -> Result<(), BadBytes> {
-                let layout = const { Layout::of(&[$($type::FIXED_SIZE),+]) };
-                layout.check(bytes)?;
-                let mut reader = layout.read(bytes);
+                let mut reader = const { Layout::of(&[$($type::FIXED_SIZE),+]) }.check_and_read(bytes)?;
                 $(reader.check_record::<$type>($at)?;)+
                 Ok(())
             }
@@ -69,9 +67,7 @@ macro_rules! tuple_key {
                 }
             }
             fn check(bytes: &[u8]) -> Result<(), BadBytes> {
-                let layout = const { Layout::of(&[$($type::FIXED_SIZE),+]) };
-                layout.check(bytes)?;
-                let mut reader = layout.read(bytes);
+                let mut reader = const { Layout::of(&[$($type::FIXED_SIZE),+]) }.check_and_read(bytes)?;
                 $(reader.check_key::<$type>($at)?;)+
                 Ok(())
             }
@@ -126,9 +122,7 @@ impl<T: Record, const N: usize> Record for [T; N] {
     }
 
     fn check(bytes: &[u8]) -> Result<(), BadBytes> {
-        let layout = const { Layout::repeat(T::FIXED_SIZE, N) };
-        layout.check(bytes)?;
-        let mut reader = layout.read(bytes);
+        let mut reader = const { Layout::repeat(T::FIXED_SIZE, N) }.check_and_read(bytes)?;
         (0..N).try_for_each(|i| reader.check_record::<T>(i))
     }
 
@@ -177,9 +171,7 @@ impl<K: Key + Sized, const N: usize> Key for [K; N] {
     }
 
     fn check(bytes: &[u8]) -> Result<(), BadBytes> {
-        let layout = const { Layout::repeat(K::FIXED_SIZE, N) };
-        layout.check(bytes)?;
-        let mut reader = layout.read(bytes);
+        let mut reader = const { Layout::repeat(K::FIXED_SIZE, N) }.check_and_read(bytes)?;
         (0..N).try_for_each(|i| reader.check_key::<K>(i))
     }
 
