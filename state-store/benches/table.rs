@@ -79,11 +79,12 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 fn measure(keys: u64, populator: &Populator) {
+    let count = usize::try_from(keys).expect("fits into memory");
     let draws = draws(keys);
-    let mut log = Log::new((keys as usize * 64).max(64 << 20) * 2, &Prefault::Ahead(populator.clone()), Epoch(1)).unwrap();
+    let mut log = Log::new((count * 64).max(64 << 20) * 2, &Prefault::Ahead(populator.clone()), Epoch(1)).unwrap();
     let domain = log.add_domain();
     let table: Table<u64, u64> = log.open_table("counts", domain, TableOptions::default()).unwrap();
-    let mut map: HashMap<u64, u64> = HashMap::with_capacity(keys as usize);
+    let mut map: HashMap<u64, u64> = HashMap::with_capacity(count);
     for key in 0..keys {
         let key = hash_u64(key) % keys; // an order of insertion that says nothing about the order of keys
         table.put(&mut log, hash_u64(key), &key.to_le_bytes(), &0).unwrap();
@@ -123,6 +124,9 @@ fn main() {
     }
     let populator = Populator::start().unwrap();
     println!("ns per update, median of {ROUNDS}; {OPERATIONS} uniform draws");
-    println!("{:>11} {:>10} {:>10} {:>10} {:>10} {:>7}", "keys", "hashbrown", "batch 64", "batch 256", "epochs", "ratio");
+    println!(
+        "{:>11} {:>10} {:>10} {:>10} {:>10} {:>7}",
+        "keys", "hashbrown", "batch 64", "batch 256", "epochs", "ratio"
+    );
     keys.iter().for_each(|keys| measure(*keys, &populator));
 }

@@ -7,6 +7,8 @@
 //! Bits: key group = the top bits, index and tag = the low 32 (see `docs/FORMAT.md`); both ends must be well mixed.
 //! Cost: about 1 ns for eight bytes, 2-4 ns for a word of text. Not resistant to keys chosen by an attacker.
 
+#![allow(clippy::cast_possible_truncation, reason = "products and hashes are folded to size")]
+
 const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 const MULTIPLIER: u64 = 0xd6e8_feb8_6659_fd93;
 const TAIL: u64 = 0xa076_1d64_78bd_642f;
@@ -90,7 +92,8 @@ mod tests {
 
     #[test]
     fn every_bit_field_in_use_is_even_for_keys_that_people_have() {
-        let keys: [(&str, Box<dyn Fn(u64) -> u64>); 6] = [
+        type Keys = (&'static str, Box<dyn Fn(u64) -> u64>);
+        let keys: [Keys; 6] = [
             ("counting up", Box::new(hash_u64)),
             ("multiples of 4096", Box::new(|i| hash_u64(i * 4096))),
             ("high half", Box::new(|i| hash_u64(i << 40))),

@@ -11,7 +11,6 @@
 //! load of [`GROW_AT`]; shrinking goes back the same way. Cost: a look-up reads one cache line (some percent of keys
 //! two); an insertion during growth moves some ten entries more.
 
-#![allow(dead_code, reason = "flush and restore use the rest")]
 #![allow(
     clippy::cast_possible_truncation,
     reason = "bits of a hash are cut to size all over; bucket numbers are below 2^31"
@@ -74,6 +73,7 @@ impl Index {
     }
 
     /// Entries held.
+    #[cfg(test)]
     pub(crate) fn len(&self) -> u64 {
         self.entries
     }
@@ -131,6 +131,7 @@ impl Index {
     }
 
     /// Says whether the entry for `hash` at `address` is there: the test of liveness.
+    #[cfg(test)]
     pub(crate) fn points_at(&self, hash: u64, address: Address) -> bool {
         self.find(hash, |candidate| candidate == address).is_some()
     }

@@ -12,12 +12,14 @@ pub(crate) struct Epochs {
     running: Vec<Epoch>,
     /// In order; at most a handful.
     pending: Vec<Epoch>,
-    first: Epoch,
 }
 
 impl Epochs {
+    /// The domain that is always there: of restored tables that nobody has opened yet. It is cut with the first other.
+    pub(crate) const UNOPENED: u16 = 0;
+
     pub(crate) fn new(running: Epoch) -> Self {
-        Self { running: Vec::new(), pending: Vec::with_capacity(4), first: running }
+        Self { running: vec![running], pending: Vec::with_capacity(4) }
     }
 
     /// Adds a domain that starts in the newest epoch any domain is in.
@@ -32,16 +34,12 @@ impl Epochs {
     }
 
     pub(crate) fn newest(&self) -> Epoch {
-        self.running.iter().copied().max().unwrap_or(self.first)
+        self.running.iter().copied().max().expect("there is a first domain")
     }
 
     /// The epoch that every domain has at least reached.
     pub(crate) fn oldest(&self) -> Epoch {
-        self.running.iter().copied().min().unwrap_or(self.first)
-    }
-
-    pub(crate) fn domains(&self) -> u16 {
-        self.running.len() as u16
+        self.running.iter().copied().min().expect("there is a first domain")
     }
 
     /// Ends the running epoch of `domain` as `epoch`, which may skip numbers.
@@ -52,12 +50,13 @@ impl Epochs {
         let running = &mut self.running[usize::from(domain)];
         assert!(epoch >= *running, "I1: a cut at epoch {epoch} in running epoch {running}");
         *running = epoch.next();
+        self.running[usize::from(Self::UNOPENED)] = self.newest();
         self.add_pending(epoch);
     }
 
-    /// A cut of a shard that has no domain.
-    pub(crate) fn cut_nothing(&mut self, epoch: Epoch) {
-        self.first = self.first.max(epoch.next());
+    /// Cuts every domain that has not been cut at `epoch` yet.
+    pub(crate) fn cut_all(&mut self, epoch: Epoch) {
+        self.running.iter_mut().filter(|running| **running <= epoch).for_each(|running| *running = epoch.next());
         self.add_pending(epoch);
     }
 

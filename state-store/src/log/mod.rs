@@ -14,7 +14,6 @@
 //! some hundred nanoseconds for at least 4 KiB of records.
 
 #![allow(clippy::cast_possible_truncation, reason = "blocks, pages and offsets in a page are all below 2^32")]
-#![allow(dead_code, reason = "flush and restore use the rest")]
 
 mod bit_tree;
 mod epochs;
@@ -30,23 +29,24 @@ pub use populate::{Populator, Prefault};
 
 pub(crate) use epochs::Epochs;
 pub(crate) use fault::Faults;
-pub(crate) use page::{Page, PageId, PageRef};
+pub(crate) use page::{Page, PageId, PageRef, TableRef};
 pub(crate) use populate::Frontier;
 
 use crate::epoch::Epoch;
 use crate::error::Result;
-use crate::key_group::KeyGroupRange;
+use crate::format::{EXTENT_BYTES_MAX, ExtentEntry, ExtentHeader, SegmentId};
 use mapping::Owner;
 use space::{FRAME_ORDER, Space};
+use std::collections::VecDeque;
 
 /// The unit in which the arena is handed out, and the size of the smallest page.
 pub(crate) const BLOCK_BYTES: usize = 4 << 10;
 /// The largest ordinary page; one with a larger record takes several frames in a row.
 pub(crate) const FRAME_BYTES: usize = 256 << 10;
 /// Every page leaves this much room in front for the header of its extent, so that it is written as it stands.
-pub(crate) const PAGE_HEADER_BYTES: usize = 64;
-/// Most bytes in one record, header and key included.
-pub(crate) const RECORD_BYTES_MAX: usize = (1 << 20) - PAGE_HEADER_BYTES;
+pub(crate) const PAGE_HEADER_BYTES: usize = ExtentHeader::SIZE;
+/// Most bytes in one record, header and key included: a page is one extent.
+pub(crate) const RECORD_BYTES_MAX: usize = EXTENT_BYTES_MAX - PAGE_HEADER_BYTES;
 /// How far memory is touched ahead of the highest page in use.
 const POPULATE_AHEAD_BYTES: usize = 64 << 20;
 
@@ -108,6 +108,12 @@ pub(crate) struct Pages {
     block_page: Vec<PageId>,
     pages: Vec<Page>,
     free_ids: Vec<PageId>,
+    /// Of every page: where it is durable.
+    extents: Vec<Option<ExtentEntry>>,
+    /// Files of extents whose pages are gone, one for each.
+    released: Vec<SegmentId>,
+    /// Pages that no flush has taken yet, by the epoch they were opened in.
+    unwritten: VecDeque<(Epoch, Vec<PageRef>)>,
     pub(crate) epochs: Epochs,
     /// Pages that died while a pending epoch holds them.
     held: Vec<PageId>,
@@ -150,6 +156,9 @@ impl Pages {
             block_page: vec![PageId::default(); blocks_max as usize],
             pages: Vec::new(),
             free_ids: Vec::new(),
+            extents: Vec::new(),
+            released: Vec::new(),
+            unwritten: VecDeque::new(),
             epochs: Epochs::new(running),
             held: Vec::new(),
             sweep_at: 0,
@@ -214,15 +223,42 @@ impl Pages {
     /// Opens a page of `table` for at least `bytes` bytes of records, in the running epoch of `domain`.
     ///
     /// `order` is the size wished for, as a power of two of blocks; a record that needs more gets more.
-    pub(crate) fn open(&mut self, table: u32, domain: u16, order: u8, bytes: usize) -> Result<PageId, Full> {
+    pub(crate) fn open(&mut self, table: TableRef, domain: u16, order: u8, bytes: usize) -> Result<PageId, Full> {
         let born = self.epochs.running(domain);
-        self.open_as(table, domain, born, order, bytes)
+        let id = self.open_as(table, domain, born, order, bytes)?;
+        self.put_back_unwritten(born, [self.reference(id)]);
+        Ok(id)
+    }
+
+    /// Has pages written by the first flush of an epoch that is not below `epoch`.
+    pub(crate) fn put_back_unwritten(&mut self, epoch: Epoch, pages: impl IntoIterator<Item = PageRef>) {
+        // The running epochs of a shard's domains are a few, and the newest is the usual one.
+        let at = match self.unwritten.iter().rposition(|(other, _)| *other <= epoch) {
+            Some(at) if self.unwritten[at].0 == epoch => at,
+            before => {
+                let at = before.map_or(0, |at| at + 1);
+                self.unwritten.insert(at, (epoch, Vec::new()));
+                at
+            }
+        };
+        self.unwritten[at].1.extend(pages);
+    }
+
+    /// Takes the pages that a flush of `epoch` has to write unless they have died: all that were opened by then.
+    pub(crate) fn take_unwritten(&mut self, epoch: Epoch) -> VecDeque<PageRef> {
+        let mut pages = VecDeque::new();
+        while self.unwritten.front().is_some_and(|(born, _)| *born <= epoch) {
+            let (_, batch) = self.unwritten.pop_front().expect("just looked at");
+            // The usual case, one batch, moves nothing.
+            if pages.is_empty() { pages = VecDeque::from(batch) } else { pages.extend(batch) }
+        }
+        pages
     }
 
     /// Opens a page for an extent that an earlier epoch wrote.
     pub(crate) fn open_as(
         &mut self,
-        table: u32,
+        table: TableRef,
         domain: u16,
         born: Epoch,
         order: u8,
@@ -236,6 +272,7 @@ impl Pages {
         let page = Page::new(start, blocks, table, domain, born, self.sequence);
         let id = self.free_ids.pop().unwrap_or_else(|| {
             self.pages.push(Page::NOTHING);
+            self.extents.push(None);
             PageId(u32::try_from(self.pages.len() - 1).expect("fewer pages than blocks"))
         });
         self.pages[id.at()] = page;
@@ -307,6 +344,7 @@ impl Pages {
 
     fn free(&mut self, id: PageId) {
         let page = std::mem::replace(&mut self.pages[id.at()], Page::NOTHING);
+        self.released.extend(self.extents[id.at()].take().map(|extent| extent.segment));
         self.space.give_back(page.start, page.blocks);
         self.free_ids.push(id);
     }
@@ -314,7 +352,7 @@ impl Pages {
     /// Ends the life of every page of a table. Cost: one step per page of the shard.
     pub(crate) fn die_all_of(&mut self, table: u32) {
         for id in (0..self.ids()).map(PageId) {
-            if self.page(id).table == table && self.page(id).is_alive() {
+            if self.page(id).table.id == table && self.page(id).is_alive() {
                 self.die(id);
             }
         }
@@ -322,7 +360,7 @@ impl Pages {
 
     /// Puts the pages of a table into another domain, before either has been cut.
     pub(crate) fn move_to_domain(&mut self, table: u32, domain: u16) {
-        self.pages.iter_mut().filter(|page| page.table == table).for_each(|page| page.domain = domain);
+        self.pages.iter_mut().filter(|page| page.table.id == table).for_each(|page| page.domain = domain);
     }
 
     /// Looks again at pages that were held, after an epoch ended: at most `count` of them. Says whether more are left.
@@ -391,6 +429,35 @@ impl Pages {
         self.pages.len() as u32
     }
 
+    /// Where a page is durable.
+    pub(crate) fn extent(&self, id: PageId) -> Option<&ExtentEntry> {
+        self.extents[id.at()].as_ref()
+    }
+
+    /// Notes where a page is durable; one that is gone already gives its extent up at once.
+    pub(crate) fn set_extent(&mut self, page: PageRef, extent: ExtentEntry) {
+        if self.resolve(page).is_some() {
+            self.extents[page.id.at()] = Some(extent);
+        } else {
+            self.released.push(extent.segment);
+        }
+    }
+
+    /// The files of extents that were given up since the last call, one for each.
+    pub(crate) fn take_released(&mut self) -> std::vec::Drain<'_, SegmentId> {
+        self.released.drain(..)
+    }
+
+    /// Plants a bug: a page is free though an epoch may hold it.
+    pub(crate) fn free_too_early(&mut self, page: PageRef) {
+        if self.resolve(page).is_some_and(|page| !page.is_alive())
+            && let Some(at) = self.held.iter().position(|id| *id == page.id)
+        {
+            self.held.swap_remove(at);
+            self.free(page.id);
+        }
+    }
+
     // ---- figures ----
 
     pub(crate) fn full(&self) -> Full {
@@ -426,6 +493,3 @@ impl Pages {
 fn blocks_for(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(BLOCK_BYTES)).expect("a record is smaller than 1 MiB")
 }
-
-/// Key groups that a page speaks for; all of them for a page of this run.
-pub(crate) const EVERY_GROUP: KeyGroupRange = KeyGroupRange { start: 0, end: u16::MAX };

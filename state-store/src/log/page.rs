@@ -1,8 +1,7 @@
 //! What is known of a page beside its bytes.
 
-use super::{Address, BLOCK_BYTES, EVERY_GROUP, PAGE_HEADER_BYTES};
+use super::{Address, BLOCK_BYTES, PAGE_HEADER_BYTES};
 use crate::epoch::Epoch;
-use crate::key_group::KeyGroupRange;
 
 /// Number of a page in the side table. Recycled: a [`PageRef`] tells one use from the next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -24,6 +23,13 @@ pub(crate) struct PageRef {
     pub(crate) sequence: u64,
 }
 
+/// A table: its place among those of this run, recycled, and its number in extents, which stays.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct TableRef {
+    pub(crate) id: u32,
+    pub(crate) number: u32,
+}
+
 /// A page of the log.
 #[derive(Clone, Debug)]
 pub(crate) struct Page {
@@ -32,11 +38,9 @@ pub(crate) struct Page {
     /// How many blocks it has.
     pub(crate) blocks: u32,
     /// The table whose records it holds.
-    pub(crate) table: u32,
+    pub(crate) table: TableRef,
     /// The domain of that table.
     pub(crate) domain: u16,
-    /// Key groups that it speaks for.
-    pub(crate) groups: KeyGroupRange,
     /// Bytes used, header room included.
     pub(crate) used: u32,
     /// Bytes of records that the index points at.
@@ -57,9 +61,8 @@ impl Page {
     pub(crate) const NOTHING: Self = Self {
         start: 0,
         blocks: 0,
-        table: u32::MAX,
+        table: TableRef { id: u32::MAX, number: 0 },
         domain: 0,
-        groups: EVERY_GROUP,
         used: 0,
         live: 0,
         born: Epoch::ZERO,
@@ -67,7 +70,7 @@ impl Page {
         sequence: 0,
     };
 
-    pub(crate) fn new(start: u32, blocks: u32, table: u32, domain: u16, born: Epoch, sequence: u64) -> Self {
+    pub(crate) fn new(start: u32, blocks: u32, table: TableRef, domain: u16, born: Epoch, sequence: u64) -> Self {
         let used = PAGE_HEADER_BYTES as u32;
         Self { start, blocks, table, domain, used, born, died: ALIVE, sequence, ..Self::NOTHING }
     }
@@ -81,9 +84,14 @@ impl Page {
         self.born <= n && n < self.died
     }
 
+    /// Address of its first byte, where the header is.
+    pub(crate) fn start_address(&self) -> Address {
+        Address(u64::from(self.start) * (BLOCK_BYTES / 8) as u64)
+    }
+
     /// Address of its first record.
     pub(crate) fn first_record(&self) -> Address {
-        Address(u64::from(self.start) * (BLOCK_BYTES / 8) as u64).after(PAGE_HEADER_BYTES)
+        self.start_address().after(PAGE_HEADER_BYTES)
     }
 
     /// Address behind its last block.

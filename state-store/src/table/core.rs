@@ -11,16 +11,13 @@ use super::layout::{BELOW_CUT, DEAD, Layout, TOMBSTONE};
 use crate::epoch::Epoch;
 use crate::error::{Error, Result};
 use crate::index::Index;
-use crate::log::{Address, BLOCK_BYTES, Full, PageId, Pages, Prefault};
-use crate::value::Schema;
+use crate::log::{Address, BLOCK_BYTES, Full, PageId, Pages, Prefault, TableRef};
 
 /// A table, whatever its types.
 pub(crate) struct TableCore {
     pub(crate) name: Box<str>,
-    pub(crate) key_schema: Schema,
-    pub(crate) value_schema: Schema,
     pub(crate) layout: Layout,
-    pub(crate) id: u32,
+    pub(crate) itself: TableRef,
     pub(crate) domain: u16,
     /// Whether a [`Table`](super::Table) has been handed out; a restored table waits for it.
     pub(crate) is_open: bool,
@@ -46,20 +43,11 @@ pub(crate) struct Settled {
 }
 
 impl TableCore {
-    pub(crate) fn new(
-        id: u32,
-        domain: u16,
-        name: &str,
-        schemas: (Schema, Schema),
-        layout: Layout,
-        prefault: &Prefault,
-    ) -> Self {
+    pub(crate) fn new(itself: TableRef, domain: u16, name: &str, layout: Layout, prefault: &Prefault) -> Self {
         Self {
             name: name.into(),
-            key_schema: schemas.0,
-            value_schema: schemas.1,
             layout,
-            id,
+            itself,
             domain,
             is_open: false,
             index: Index::new(prefault),
@@ -102,7 +90,8 @@ impl TableCore {
             let blocks = self.epoch_bytes / (4 * BLOCK_BYTES as u64);
             blocks.checked_ilog2().unwrap_or(0) as u8
         };
-        let page = pages.open(self.id, self.domain, order.min(6), bytes).map_err(|full| self.out_of_memory(full))?;
+        let page =
+            pages.open(self.itself, self.domain, order.min(6), bytes).map_err(|full| self.out_of_memory(full))?;
         self.close(pages);
         if self.open_epoch != running {
             self.epoch_bytes = 0;
@@ -132,7 +121,7 @@ impl TableCore {
         (self.next, self.end) = (Address::NONE, Address::NONE);
     }
 
-    fn out_of_memory(&self, full: Full) -> Error {
+    pub(crate) fn out_of_memory(&self, full: Full) -> Error {
         Error::exhausted(format_args!(
             "state `{}`: {} of {} bytes of state memory are in use and none can be freed; raise --state-memory",
             self.name, full.bytes_used, full.bytes_max

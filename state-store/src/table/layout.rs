@@ -16,8 +16,6 @@
 //!
 //! Integers are little-endian. An 8-byte count under an 8-byte key takes 16 bytes, with removal 24.
 
-#![allow(dead_code, reason = "restore uses the rest")]
-
 use crate::log::{RECORD_BYTES_MAX, aligned};
 use std::ops::Range;
 

@@ -1,9 +1,15 @@
 //! The hash log of one shard together with the tables whose records lie in it.
+//!
+//! Invariants
+//! * I1. A state has one number for ever, made from its name: extents of any shard and any run carry it.
+//! * I2. Whatever a pending snapshot may contain is described in `known`, also when its table has been dropped since.
 
 use super::{Domain, Layout, Table, TableCore, TableOptions};
 use crate::epoch::Epoch;
 use crate::error::{Error, Result};
-use crate::log::{Pages, Prefault};
+use crate::format::TableEntry;
+use crate::hash::{hash_bytes, hash_u64};
+use crate::log::{Pages, Prefault, TableRef};
 use crate::value::{Key, Schema, State};
 use std::collections::BTreeMap;
 
@@ -13,8 +19,18 @@ pub struct Log {
     pub(crate) tables: Vec<Option<TableCore>>,
     names: BTreeMap<Box<str>, u32>,
     free_ids: Vec<u32>,
+    known: BTreeMap<u32, Known>,
     prefault: Prefault,
     scratch: Vec<u8>,
+}
+
+/// A state as manifests describe it.
+pub(crate) struct Known {
+    pub(crate) entry: TableEntry,
+    /// Fingerprint of its two schemas and its options: what extents carry.
+    pub(crate) schema: u64,
+    /// The first epoch without it, once it has been dropped.
+    dropped: Option<Epoch>,
 }
 
 impl Log {
@@ -29,6 +45,7 @@ impl Log {
             tables: Vec::new(),
             names: BTreeMap::new(),
             free_ids: Vec::new(),
+            known: BTreeMap::new(),
             prefault: prefault.clone(),
             scratch: Vec::new(),
         })
@@ -52,24 +69,12 @@ impl Log {
         self.pages.epochs.cut(domain.0, epoch);
     }
 
-    /// Cuts every domain that has not been cut at `epoch` yet.
-    pub(crate) fn cut_all(&mut self, epoch: Epoch) {
-        let epochs = &mut self.pages.epochs;
-        for domain in 0..epochs.domains() {
-            if epochs.running(domain) <= epoch {
-                epochs.cut(domain, epoch);
-            }
-        }
-        if epochs.domains() == 0 {
-            epochs.cut_nothing(epoch);
-        }
-    }
-
     /// Ends `epoch` as if a manifest of it were durable, for programs that measure a log without its store.
     #[doc(hidden)]
     pub fn end_epoch_for_benches(&mut self, epoch: Epoch) {
         self.pages.epochs.complete(epoch);
         self.pages.sweep_from_start();
+        self.pages.take_unwritten(epoch);
     }
 
     /// Opens the state `name`: one that was restored, or a new one.
@@ -83,46 +88,69 @@ impl Log {
         options: TableOptions,
     ) -> Result<Table<K, V>> {
         let layout = Layout::new(K::FIXED_SIZE, V::FIXED_SIZE, options.removal);
-        let (key_schema, value_schema) = (K::schema(), V::schema());
-        if let Some(core) = self.names.get(name).and_then(|id| self.tables[*id as usize].as_mut()) {
+        let entry = entry_of(name, K::schema(), V::schema());
+        if let Some(known) = self.known.get(&entry.id) {
+            same_state(&known.entry, &entry)?;
+        }
+        if let Some(&id) = self.names.get(name) {
+            let core = self.table_mut(id);
             if core.is_open {
                 return Err(Error::invalid(format_args!("two states are named `{name}`: give one another name")));
             }
-            same_schema(name, "keys", &core.key_schema, &key_schema)?;
-            same_schema(name, "values", &core.value_schema, &value_schema)?;
             if core.layout != layout {
+                let (stored, opened) = (core.layout.removal, layout.removal);
                 return Err(Error::invalid(format_args!(
-                    "state `{name}` was stored as {:?} and is opened as {layout:?}: removal must stay as it was",
-                    core.layout
+                    "state `{name}` was stored with removal: {stored}, and is opened with removal: {opened}"
                 )));
             }
             core.is_open = true;
-            let (id, old) = (core.id, core.domain);
-            self.move_to_domain(id, old, domain.0);
+            core.domain = domain.0;
+            self.pages.move_to_domain(id, domain.0);
             return Ok(Table::of(id));
         }
-        let id = self.add_table(domain.0, name, (key_schema, value_schema), layout);
+        let id = self.add_table(domain.0, entry, layout);
         self.table_mut(id).is_open = true;
         Ok(Table::of(id))
     }
 
-    pub(crate) fn add_table(&mut self, domain: u16, name: &str, schemas: (Schema, Schema), layout: Layout) -> u32 {
+    /// Adds a state that has no table yet.
+    pub(crate) fn add_table(&mut self, domain: u16, entry: TableEntry, layout: Layout) -> u32 {
         let id = self.free_ids.pop().unwrap_or_else(|| {
             self.tables.push(None);
             u32::try_from(self.tables.len() - 1).expect("fewer than 2^32 tables")
         });
-        let core = TableCore::new(id, domain, name, schemas, layout, &self.prefault);
+        let itself = TableRef { id, number: entry.id };
+        let core = TableCore::new(itself, domain, &entry.name, layout, &self.prefault);
         self.pages.other_bytes += core.index.bytes();
         self.tables[id as usize] = Some(core);
-        self.names.insert(name.into(), id);
+        self.names.insert(entry.name.as_str().into(), id);
+        let schema = schema_fingerprint(&entry.key, &entry.value, layout.removal);
+        self.known.insert(entry.id, Known { entry, schema, dropped: None });
         id
     }
 
-    fn move_to_domain(&mut self, table: u32, old: u16, new: u16) {
-        self.table_mut(table).domain = new;
-        if old != new {
-            self.pages.move_to_domain(table, new);
-        }
+    /// Describes a state of a manifest that may have no extent for this shard, so that opening it is checked all the same.
+    pub(crate) fn declare(&mut self, entry: &TableEntry) {
+        let schema = schema_fingerprint(&entry.key, &entry.value, false);
+        self.known.entry(entry.id).or_insert_with(|| Known { entry: entry.clone(), schema, dropped: None });
+    }
+
+    /// Makes room in the index of a table that is about to be filled.
+    pub(crate) fn reserve_index(&mut self, id: u32, records: u64) {
+        let (core, pages, _) = self.split(id);
+        let before = core.index.bytes();
+        core.index.reserve(records);
+        pages.other_bytes = pages.other_bytes + core.index.bytes() - before;
+    }
+
+    /// The description of a state.
+    pub(crate) fn known(&self, number: u32) -> &Known {
+        &self.known[&number]
+    }
+
+    /// Names of restored states that hold keys and that nobody has opened.
+    pub(crate) fn unopened(&self) -> impl Iterator<Item = &TableCore> {
+        self.tables.iter().flatten().filter(|core| !core.is_open)
     }
 
     /// Removes a state with everything in it, at once: its pages end with the running epoch.
@@ -136,7 +164,17 @@ impl Log {
             self.pages.die_all_of(id);
             self.names.remove(&core.name);
             self.free_ids.push(id);
+            let running = self.pages.epochs.running(core.domain);
+            if let Some(known) = self.known.get_mut(&core.itself.number) {
+                known.dropped = Some(running);
+            }
         }
+    }
+
+    /// Forgets dropped states that no pending snapshot contains.
+    pub(crate) fn forget_dropped(&mut self) {
+        let oldest = self.pages.epochs.pending().first().copied();
+        self.known.retain(|_, known| known.dropped.is_none_or(|dropped| oldest.is_some_and(|oldest| oldest < dropped)));
     }
 
     #[inline(always)]
@@ -157,11 +195,32 @@ impl Log {
     }
 }
 
-fn same_schema(state: &str, what: &str, stored: &Schema, opened: &Schema) -> Result<()> {
-    if stored == opened {
-        return Ok(());
+/// What extents say of their records: both schemas, and whether the table's records have flags.
+pub(crate) fn schema_fingerprint(key: &Schema, value: &Schema, removal: bool) -> u64 {
+    hash_u64(key.fingerprint() ^ hash_u64(value.fingerprint() ^ u64::from(removal)))
+}
+
+fn entry_of(name: &str, key: Schema, value: Schema) -> TableEntry {
+    let number = hash_bytes(name.as_bytes()) as u32;
+    TableEntry { id: number, name: name.to_owned(), key, value, clock_ms: None }
+}
+
+fn same_state(stored: &TableEntry, opened: &TableEntry) -> Result<()> {
+    let name = &opened.name;
+    if stored.name != *name {
+        return Err(Error::invalid(format_args!(
+            "states `{name}` and `{}` have the same number {}: give one of them another name",
+            stored.name, stored.id
+        )));
     }
-    Err(Error::invalid(format_args!(
-        "state `{state}`: its {what} were stored as {stored:?}, but the job keeps {opened:?}"
-    )))
+    for (what, stored, opened) in [("keys", &stored.key, &opened.key), ("values", &stored.value, &opened.value)] {
+        if stored != opened {
+            let difference =
+                Schema::difference(stored, opened).unwrap_or_else(|| "stored values are not migrated yet".into());
+            return Err(Error::invalid(format_args!(
+                "state `{name}`: its {what} were stored as {stored}, the job keeps {opened}: {difference}"
+            )));
+        }
+    }
+    Ok(())
 }

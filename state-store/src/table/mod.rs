@@ -26,9 +26,8 @@ pub use layout::KEY_BYTES_MAX;
 pub use log::Log;
 
 pub(crate) use self::core::{TableCore, record};
-#[cfg(test)]
-pub(crate) use layout::DEAD;
-pub(crate) use layout::{Layout, TOMBSTONE};
+pub(crate) use layout::{BELOW_CUT, DEAD, Layout, TOMBSTONE};
+pub(crate) use log::schema_fingerprint;
 
 use crate::error::{Error, Result};
 use crate::hash::hash_bytes;

@@ -41,7 +41,7 @@ type Contents = BTreeMap<Vec<u8>, Vec<u8>>;
 fn snapshot_contents(log: &Log, table: u32, n: Epoch) -> Contents {
     let layout = log.table(table).layout;
     let mut pages: Vec<_> = (0..log.pages.ids()).map(|id| (PageId(id), log.pages.page(PageId(id)))).collect();
-    pages.retain(|(_, page)| page.table == table && page.is_in(n));
+    pages.retain(|(_, page)| page.table.id == table && page.is_in(n));
     pages.sort_by_key(|(_, page)| (page.born, page.sequence));
     let mut contents = Contents::new();
     for (id, page) in pages {

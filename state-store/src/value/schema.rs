@@ -137,7 +137,7 @@ impl Schema {
     }
 
     /// Size in bytes of every value, when all have the same.
-    pub(super) fn fixed_size(&self) -> Option<usize> {
+    pub(crate) fn fixed_size(&self) -> Option<usize> {
         match self {
             Self::Unsigned(size) | Self::Signed(size) | Self::Float(size) => Some(usize::from(*size)),
             Self::Bool => Some(1),
