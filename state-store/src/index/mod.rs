@@ -131,7 +131,6 @@ impl Index {
     }
 
     /// Says whether the entry for `hash` at `address` is there: the test of liveness.
-    #[cfg(test)]
     pub(crate) fn points_at(&self, hash: u64, address: Address) -> bool {
         self.find(hash, |candidate| candidate == address).is_some()
     }

@@ -50,6 +50,9 @@ pub(crate) const RECORD_BYTES_MAX: usize = EXTENT_BYTES_MAX - PAGE_HEADER_BYTES;
 /// How far memory is touched ahead of the highest page in use.
 const POPULATE_AHEAD_BYTES: usize = 64 << 20;
 
+/// Most memory kept back for cleaning.
+const RESERVE_BYTES_MAX: u64 = 1 << 20;
+
 const GRANULE_BYTES: usize = 8;
 const BLOCK_GRANULES_LOG2: u32 = (BLOCK_BYTES / GRANULE_BYTES).trailing_zeros();
 const _: () = assert!(PAGE_HEADER_BYTES.is_multiple_of(GRANULE_BYTES) && FRAME_BYTES.is_multiple_of(BLOCK_BYTES));
@@ -108,6 +111,8 @@ pub(crate) struct Pages {
     block_page: Vec<PageId>,
     pages: Vec<Page>,
     free_ids: Vec<PageId>,
+    /// Of every table: its oldest and its newest living page.
+    chains: Vec<(PageId, PageId)>,
     /// Of every page: where it is durable.
     extents: Vec<Option<ExtentEntry>>,
     /// Files of extents whose pages are gone, one for each.
@@ -119,9 +124,14 @@ pub(crate) struct Pages {
     held: Vec<PageId>,
     /// Where the next step of [`Pages::sweep`] goes on in `held`; at its end nothing is left to look at.
     sweep_at: usize,
+    /// Bytes of the pages in `held`.
+    held_bytes: u64,
     sequence: u64,
     blocks_max: u32,
     bytes_max: u64,
+    /// Bytes that only cleaning may use, so that it can go on when everything else is taken.
+    reserve_bytes: u64,
+    pub(crate) may_use_reserve: bool,
     live_bytes: u64,
     appended_bytes: u64,
     /// Bytes of indexes, channel logs and buffers: counted against the limit, kept elsewhere.
@@ -156,15 +166,19 @@ impl Pages {
             block_page: vec![PageId::default(); blocks_max as usize],
             pages: Vec::new(),
             free_ids: Vec::new(),
+            chains: Vec::new(),
             extents: Vec::new(),
             released: Vec::new(),
             unwritten: VecDeque::new(),
             epochs: Epochs::new(running),
             held: Vec::new(),
             sweep_at: 0,
+            held_bytes: 0,
             sequence: 0,
             blocks_max,
             bytes_max: bytes_max as u64,
+            reserve_bytes: (bytes_max as u64 / 16).min(RESERVE_BYTES_MAX),
+            may_use_reserve: false,
             live_bytes: 0,
             appended_bytes: 0,
             other_bytes: 0,
@@ -225,9 +239,67 @@ impl Pages {
     /// `order` is the size wished for, as a power of two of blocks; a record that needs more gets more.
     pub(crate) fn open(&mut self, table: TableRef, domain: u16, order: u8, bytes: usize) -> Result<PageId, Full> {
         let born = self.epochs.running(domain);
-        let id = self.open_as(table, domain, born, order, bytes)?;
+        let id = self.take_page(table, domain, born, order, bytes)?;
+        let (oldest, newest) = self.chain_mut(table.id);
+        let before = std::mem::replace(newest, id);
+        if before == PageId::NONE {
+            *oldest = id
+        } else {
+            self.pages[before.at()].after = id
+        }
+        self.pages[id.at()].before = before;
         self.put_back_unwritten(born, [self.reference(id)]);
         Ok(id)
+    }
+
+    /// Opens a page for an extent that an earlier epoch wrote, not younger than any page its table has.
+    pub(crate) fn open_restored(
+        &mut self,
+        table: TableRef,
+        domain: u16,
+        born: Epoch,
+        bytes: usize,
+    ) -> Result<PageId, Full> {
+        let id = self.take_page(table, domain, born, 0, bytes)?;
+        let (oldest, newest) = self.chain_mut(table.id);
+        let after = std::mem::replace(oldest, id);
+        if after == PageId::NONE {
+            *newest = id
+        } else {
+            self.pages[after.at()].before = id
+        }
+        self.pages[id.at()].after = after;
+        debug_assert!(after == PageId::NONE || self.page(after).born >= born, "a chain is in order of births");
+        Ok(id)
+    }
+
+    fn chain_mut(&mut self, table: u32) -> &mut (PageId, PageId) {
+        if self.chains.len() <= table as usize {
+            self.chains.resize(table as usize + 1, (PageId::NONE, PageId::NONE));
+        }
+        &mut self.chains[table as usize]
+    }
+
+    fn unchain(&mut self, id: PageId) {
+        let Page { before, after, table, .. } = self.pages[id.at()];
+        let (oldest, newest) = &mut self.chains[table.id as usize];
+        if before == PageId::NONE {
+            *oldest = after
+        } else {
+            self.pages[before.at()].after = after
+        }
+        if after == PageId::NONE { *newest = before } else { self.pages[after.at()].before = before }
+    }
+
+    /// The oldest and the newest living page of a table.
+    pub(crate) fn chain(&self, table: u32) -> (PageId, PageId) {
+        self.chains.get(table as usize).copied().unwrap_or((PageId::NONE, PageId::NONE))
+    }
+
+    /// The living pages of a table, oldest first.
+    fn pages_of(&self, table: u32) -> impl Iterator<Item = PageId> {
+        let known = |id: PageId| (id != PageId::NONE).then_some(id);
+        std::iter::successors(known(self.chain(table).0), move |id| known(self.page(*id).after))
     }
 
     /// Has pages written by the first flush of an epoch that is not below `epoch`.
@@ -255,8 +327,7 @@ impl Pages {
         pages
     }
 
-    /// Opens a page for an extent that an earlier epoch wrote.
-    pub(crate) fn open_as(
+    fn take_page(
         &mut self,
         table: TableRef,
         domain: u16,
@@ -294,7 +365,8 @@ impl Pages {
 
     fn try_take_blocks(&mut self, order: u8, needed: u32) -> Option<(u32, u32)> {
         let blocks = needed.max(1 << order);
-        if self.bytes_used() + u64::from(blocks) * BLOCK_BYTES as u64 > self.bytes_max {
+        let limit = if self.may_use_reserve { self.bytes_max } else { self.bytes_max - self.reserve_bytes };
+        if self.bytes_used() + u64::from(blocks) * BLOCK_BYTES as u64 > limit {
             return None;
         }
         let start = if blocks > 1 << FRAME_ORDER { self.space.take_run(blocks) } else { self.space.take(order) };
@@ -339,7 +411,14 @@ impl Pages {
         debug_assert!(page.is_alive());
         self.live_bytes -= u64::from(std::mem::take(&mut page.live));
         page.died = self.epochs.running(page.domain);
-        if self.epochs.holds(page.born, page.died) { self.held.push(id) } else { self.free(id) }
+        let (is_held, bytes) = (self.epochs.holds(page.born, page.died), page.block_bytes());
+        self.unchain(id);
+        if is_held {
+            self.held.push(id);
+            self.held_bytes += bytes;
+        } else {
+            self.free(id);
+        }
     }
 
     fn free(&mut self, id: PageId) {
@@ -349,18 +428,29 @@ impl Pages {
         self.free_ids.push(id);
     }
 
-    /// Ends the life of every page of a table. Cost: one step per page of the shard.
+    /// Ends the life of every page of a table.
     pub(crate) fn die_all_of(&mut self, table: u32) {
-        for id in (0..self.ids()).map(PageId) {
-            if self.page(id).table.id == table && self.page(id).is_alive() {
-                self.die(id);
-            }
+        while let (oldest, _) = self.chain(table)
+            && oldest != PageId::NONE
+        {
+            self.die(oldest);
         }
     }
 
     /// Puts the pages of a table into another domain, before either has been cut.
     pub(crate) fn move_to_domain(&mut self, table: u32, domain: u16) {
-        self.pages.iter_mut().filter(|page| page.table.id == table).for_each(|page| page.domain = domain);
+        let pages: Vec<PageId> = self.pages_of(table).collect();
+        pages.into_iter().for_each(|id| self.pages[id.at()].domain = domain);
+    }
+
+    /// The epoch in which the oldest living page of a table was opened.
+    pub(crate) fn oldest_born(&self, table: u32) -> Epoch {
+        self.page(self.chain(table).0).born
+    }
+
+    /// Says whether nothing can be written to a page any more.
+    pub(crate) fn is_frozen(&self, page: &Page) -> bool {
+        page.born != self.epochs.running(page.domain)
     }
 
     /// Looks again at pages that were held, after an epoch ended: at most `count` of them. Says whether more are left.
@@ -371,6 +461,7 @@ impl Pages {
             if self.epochs.holds(page.born, page.died) {
                 self.sweep_at += 1;
             } else {
+                self.held_bytes -= page.block_bytes();
                 let id = self.held.swap_remove(self.sweep_at);
                 self.free(id);
             }
@@ -454,6 +545,7 @@ impl Pages {
             && let Some(at) = self.held.iter().position(|id| *id == page.id)
         {
             self.held.swap_remove(at);
+            self.held_bytes -= self.page(page.id).block_bytes();
             self.free(page.id);
         }
     }
@@ -486,7 +578,7 @@ impl Pages {
 
     /// Bytes of dead pages that pending epochs hold.
     pub(crate) fn held_bytes(&self) -> u64 {
-        self.held.iter().map(|id| u64::from(self.page(*id).blocks) * BLOCK_BYTES as u64).sum()
+        self.held_bytes
     }
 }
 

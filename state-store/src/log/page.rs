@@ -51,6 +51,9 @@ pub(crate) struct Page {
     pub(crate) died: Epoch,
     /// Number of its opening; never used twice in a run.
     pub(crate) sequence: u64,
+    /// The living pages of its table before and after it, in the order of their births.
+    pub(super) before: PageId,
+    pub(super) after: PageId,
 }
 
 /// `died` of a page that has not.
@@ -68,6 +71,8 @@ impl Page {
         born: Epoch::ZERO,
         died: Epoch::ZERO,
         sequence: 0,
+        before: PageId::NONE,
+        after: PageId::NONE,
     };
 
     pub(crate) fn new(start: u32, blocks: u32, table: TableRef, domain: u16, born: Epoch, sequence: u64) -> Self {
@@ -97,6 +102,11 @@ impl Page {
     /// Address behind its last block.
     pub(crate) fn end(&self) -> Address {
         Address(u64::from(self.start + self.blocks) * (BLOCK_BYTES / 8) as u64)
+    }
+
+    /// Bytes of memory that it takes.
+    pub(crate) fn block_bytes(&self) -> u64 {
+        u64::from(self.blocks) * BLOCK_BYTES as u64
     }
 
     /// Bytes of records, live or not.

@@ -337,7 +337,7 @@ impl Restore {
 
         let first = if stays {
             let id = pages
-                .open_as(core.itself, core.domain, extent.header.born, 0, bytes.len() - PAGE_HEADER_BYTES)
+                .open_restored(core.itself, core.domain, extent.header.born, bytes.len() - PAGE_HEADER_BYTES)
                 .map_err(|full| core.out_of_memory(full))?;
             pages.image_mut(id, bytes.len()).copy_from_slice(bytes);
             pages.trim(id);

@@ -296,6 +296,33 @@ impl TableCore {
     }
 }
 
+impl TableCore {
+    /// Moves the record at `address`, in a frozen page, to the open page, if it is live; drops a tombstone instead when
+    /// `may_drop` says that nothing older than it is left.
+    pub(crate) fn clean(&mut self, pages: &mut Pages, hash: u64, address: Address, may_drop: bool) -> Result<()> {
+        if !self.index.points_at(hash, address) {
+            return Ok(());
+        }
+        let layout = self.layout;
+        let bytes = record(pages, layout, address);
+        let (size, flags) = (layout.size(bytes), layout.flags(bytes));
+        if flags & TOMBSTONE != 0 && may_drop {
+            self.leave(pages, hash, address);
+            self.tombstones -= 1;
+            self.release(pages, address, size);
+            return Ok(());
+        }
+        let target = self.append(pages, size)?;
+        pages.copy(address, target, size);
+        if layout.removal {
+            layout.set_flags(pages.bytes_mut(target, 1), flags | BELOW_CUT);
+        }
+        self.index.swing(hash, address, target);
+        self.release(pages, address, size);
+        Ok(())
+    }
+}
+
 /// The record at `address`: exactly its bytes where all have one size, else everything behind it as well.
 #[inline(always)]
 pub(crate) fn record(pages: &Pages, layout: Layout, address: Address) -> &[u8] {
