@@ -1,7 +1,10 @@
 //! Workloads, load generators and reports: how fast Millstream is, beside the limit of the machine it ran on.
 
 pub mod ceiling;
+pub mod gaps;
 pub mod keys;
+pub mod machine;
+pub mod report;
 
 mod prefetch;
 mod slots;
