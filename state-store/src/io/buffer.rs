@@ -92,6 +92,14 @@ impl Buffer {
             }
         }
     }
+
+    /// The memory a ring can use, or the buffer back when it lies on the heap.
+    pub(super) fn into_dma(self) -> Result<glommio::io::DmaBuffer, Self> {
+        match self.0 {
+            Memory::Dma(buffer) => Ok(buffer),
+            heap @ Memory::Heap(_) => Err(Self(heap)),
+        }
+    }
 }
 
 impl From<HeapBuffer> for Buffer {

@@ -10,11 +10,13 @@
 //! * I3. A failed sync says nothing about later ones: the file is given up, never synced again.
 
 mod buffer;
+mod dma;
 mod file;
 mod real;
 pub mod sim;
 
 pub use buffer::Buffer;
+pub use dma::DmaDisk;
 pub use file::BlockingDisk;
 pub use real::RealFiles;
 
