@@ -187,7 +187,7 @@ impl<I: Items, F: Format<I>> Sink<I> for FileSink<I, F> {
     type Writer = FileWriter<I, F>;
 
     fn describe(&self) -> String {
-        format!("files {}/{}-*, exactly once", self.dir.display(), self.prefix)
+        format!("files {}, exactly once", self.dir.join(format!("{}-*", self.prefix)).display())
     }
 
     fn guarantee(&self) -> Guarantee {

@@ -9,13 +9,20 @@
 //! * I2. Output of an epoch that failed stays prepared and is listed by the next; it is dropped only by a restore below it.
 //! * I3. `write` never blocks; when a writer's bytes not yet on disk pass its budget, `ready` is false and its stage waits.
 
+mod callback;
+mod collect;
 mod discard;
 mod file;
 mod format;
+mod ledger;
+mod stdout;
 
+pub use callback::{Callback, CallbackWriter, callback};
+pub use collect::{Collect, CollectWriter, Collected, collect};
 pub use discard::{Discard, DiscardCount, DiscardWriter};
 pub use file::{FileSink, FileWriter};
 pub use format::{ByClosure, Fields, Format, JsonLines, Line, Tsv};
+pub use stdout::{Stdout, StdoutWriter};
 
 use crate::Result;
 use crate::items::Items;

@@ -15,8 +15,8 @@ use crate::items::{Items, Own};
 use crate::{Error, Result};
 use std::marker::PhantomData;
 
-/// Default count of splits.
-const SPLITS: u32 = 64;
+/// Default count of slices.
+const SLICES: u32 = 64;
 
 /// Random numbers for one index of a [`Generator`]: a function of seed and index.
 ///
@@ -82,7 +82,7 @@ pub struct Generator<T, F> {
     seed: u64,
     make: F,
     count: Option<u64>,
-    splits: u32,
+    slices: u32,
     records_per_second: Option<f64>,
     items: PhantomData<fn() -> T>,
 }
@@ -113,7 +113,7 @@ impl<T: 'static> Generator<T, ()> {
     where
         M: FnMut(u64, &mut Random, u64) -> T + Clone + Send + Sync + 'static,
     {
-        Generator { seed, make, count: None, splits: SPLITS, records_per_second: None, items: PhantomData }
+        Generator { seed, make, count: None, slices: SLICES, records_per_second: None, items: PhantomData }
     }
 }
 
@@ -125,14 +125,14 @@ impl<T, F> Generator<T, F> {
         self
     }
 
-    /// How many splits there are (default 64). No more shards than that can take part.
+    /// Into how many splits the indices are dealt (default 64). No more shards than that can take part.
     ///
     /// # Panics
-    /// When `splits` is zero.
+    /// When `slices` is zero.
     #[must_use]
-    pub fn splits(mut self, splits: u32) -> Self {
-        assert!(splits > 0, "a generator of no splits");
-        self.splits = splits;
+    pub fn slices(mut self, slices: u32) -> Self {
+        assert!(slices > 0, "a generator of no slices");
+        self.slices = slices;
         self
     }
 
@@ -148,18 +148,18 @@ impl<T, F> Generator<T, F> {
     }
 
     fn id(&self, split: u32) -> String {
-        format!("seed {}, slice {split} of {}", self.seed, self.splits)
+        format!("seed {}, slice {split} of {}", self.seed, self.slices)
     }
 
     fn split_of_id(&self, id: &str) -> Result<u32> {
         id.strip_prefix(&format!("seed {}, slice ", self.seed))
-            .and_then(|rest| rest.strip_suffix(&format!(" of {}", self.splits)))
+            .and_then(|rest| rest.strip_suffix(&format!(" of {}", self.slices)))
             .and_then(|number| number.parse().ok())
-            .filter(|&number| number < self.splits)
+            .filter(|&number| number < self.slices)
             .ok_or_else(|| {
                 Error::invalid(format_args!(
                     "split \"{id}\" of the snapshot is none of this generator, which has seed {} and {} slices",
-                    self.seed, self.splits
+                    self.seed, self.slices
                 ))
             })
     }
@@ -179,7 +179,7 @@ where
     }
 
     fn splits(&self, _: u32) -> Result<Vec<Split>> {
-        Ok((0..self.splits)
+        Ok((0..self.slices)
             .map(|split| Split { id: self.id(split), position: u64::from(split).to_le_bytes().to_vec(), ended: false })
             .collect())
     }
@@ -195,7 +195,7 @@ where
         let mut slices = Vec::with_capacity(splits.len());
         for split in splits {
             let (number, next) = (self.split_of_id(&split.id)?, position_u64(&split)?);
-            if next % u64::from(self.splits) != u64::from(number) {
+            if next % u64::from(self.slices) != u64::from(number) {
                 return Err(Error::invalid(format_args!("split {}: index {next} is none of its own", split.id)));
             }
             slices.push(Slice { id: split.id, next, ended: split.ended });
@@ -206,7 +206,7 @@ where
             make: self.make.clone(),
             count: self.count.unwrap_or(u64::MAX),
             bounded: self.count.is_some(),
-            step: u64::from(self.splits),
+            step: u64::from(self.slices),
             slices,
             live,
             turn: 0,

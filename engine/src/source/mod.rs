@@ -10,6 +10,8 @@ mod file;
 mod generator;
 mod iter;
 mod rate;
+#[cfg(test)]
+mod tests;
 
 pub use channel::{ChannelReader, ChannelSource, SendError, Sender, channel};
 pub use file::{FileReader, FileSource, InvalidLines, InvalidText, LineItems};

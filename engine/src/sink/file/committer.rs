@@ -6,6 +6,7 @@ use crate::{Error, ErrorKind, Result};
 use millstream_state::Epoch;
 use millstream_state::io::Files;
 use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -42,14 +43,20 @@ impl Prepared {
     }
 }
 
+/// How many commits are remembered.
+const COMMITTED_MAX: usize = 1024;
+
 /// See the module.
 pub(super) struct FileCommitter {
     names: Names,
+    /// Staged names committed last. An epoch that was given back may be listed twice, and by the second time a consumer
+    /// may have taken the file away.
+    committed: VecDeque<String>,
 }
 
 impl FileCommitter {
     pub(super) fn new(names: Names) -> Self {
-        Self { names }
+        Self { names, committed: VecDeque::new() }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -131,6 +138,9 @@ impl Committer for FileCommitter {
 
     fn commit(&mut self, files: &dyn Files, prepared: &[u8]) -> Result<()> {
         let prepared = Prepared::decode(prepared, &self.names)?;
+        if self.committed.contains(&prepared.staged) {
+            return Ok(());
+        }
         let (staged, part) = (self.path(&prepared.staged), self.path(&prepared.part));
         let (is_staged, is_there) = (files.exists(&staged), files.exists(&part));
         if is_staged && is_there {
@@ -161,7 +171,12 @@ impl Committer for FileCommitter {
                 Error::unavailable(format_args!("{} cannot become {}: {error}", staged.display(), part.display()))
             })?;
         }
-        self.sync(files)
+        self.sync(files)?;
+        self.committed.push_back(prepared.staged);
+        if self.committed.len() > COMMITTED_MAX {
+            self.committed.pop_front();
+        }
+        Ok(())
     }
 
     fn clean(&mut self, files: &dyn Files) -> Result<()> {

@@ -12,7 +12,7 @@
 //! * I1. Blocks are kept until the part is `Durable`.
 //! * I2. A sync covers every write and the cut: both have ended before it is submitted.
 
-use millstream_state::Epoch;
+use super::committer::Prepared;
 use millstream_state::io::{ALIGNMENT_BYTES, Disk, Done, FileId, Request, Token};
 use std::io;
 use std::path::PathBuf;
@@ -68,8 +68,6 @@ pub(super) struct Part {
     is_sealed: bool,
     /// The staged file, once it was tried to create.
     staged: Option<Staged>,
-    /// The epoch to list it, once its last line is behind a cut.
-    pub(super) epoch: Option<Epoch>,
     /// Its final name, given with its first epoch.
     pub(super) name: Option<String>,
     retry_at_ns: u64,
@@ -109,7 +107,6 @@ impl Part {
             length: 0,
             is_sealed: false,
             staged: None,
-            epoch: None,
             name: None,
             retry_at_ns: 0,
             pause_ns: PAUSE_NS_MIN,
@@ -158,8 +155,15 @@ impl Part {
         }
     }
 
-    pub(super) fn staged(&self) -> &str {
-        self.staged.as_ref().map_or("", |staged| &staged.name)
+    /// How a manifest lists it.
+    pub(super) fn prepared(&self) -> Prepared {
+        debug_assert!(self.is_durable());
+        let staged = self.staged.as_ref().map(|staged| staged.name.clone());
+        Prepared {
+            staged: staged.expect("a durable part is in a file"),
+            part: self.name.clone().expect("a part is named when its epoch is cut"),
+            bytes: self.length,
+        }
     }
 
     fn next_block(&self) -> Option<usize> {

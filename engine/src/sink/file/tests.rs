@@ -674,3 +674,13 @@ fn an_error_is_told() {
     let error: Error = rig.prepare(1).unwrap_err();
     assert!(error.message().contains("out") && error.message().contains("no space"), "{error}");
 }
+
+#[test]
+fn a_second_listing_of_what_was_committed_does_not_miss_a_file_that_was_taken_away() {
+    let mut rig = Rig::new(SimConfig::default());
+    rig.write([1]);
+    rig.prepare(1).unwrap();
+    rig.commit(1);
+    rig.disk.remove(Path::new("out/part-0000000001-0000-0000")).unwrap();
+    rig.commit(1);
+}

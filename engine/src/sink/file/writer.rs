@@ -2,20 +2,17 @@
 //!
 //! Invariants
 //! * I1. `line` holds the lines behind the last full block of the unsealed part.
-//! * I2. Epochs are answered in order; parts of an epoch that failed move to the next one.
-//! * I3. Parts that were answered are remembered as long as their epoch can still fail: while it and those after it are no
-//!   more than may be in flight.
+//! * I2. Only the last part of the ledger may be unsealed, and then it belongs to no epoch.
 
-use super::committer::Prepared;
 use super::part::{Part, PartTurn};
 use super::{Limits, Names};
 use crate::items::Items;
 use crate::sink::format::{Format, Line};
+use crate::sink::ledger::Ledger;
 use crate::sink::{SinkActivity, SinkWriter};
 use crate::{Error, ErrorKind, Result};
 use millstream_state::Epoch;
 use millstream_state::io::{ALIGNMENT_BYTES, Disk, REQUEST_BYTES_MAX, Token};
-use std::collections::VecDeque;
 use std::marker::PhantomData;
 
 /// Bytes of a full block, and so of most writes.
@@ -28,16 +25,8 @@ const LINE_BYTES_USUAL: usize = 16 << 10;
 /// Writes submitted in one turn: each copies a block, so each costs about 50 us.
 const WRITES_PER_TURN: usize = 2;
 
-/// Epochs that may be prepared and not yet complete.
-const EPOCHS_IN_FLIGHT_MAX: usize = 2;
-
 /// What a file is allocated when nothing is known yet.
 const ALLOCATE_BYTES_MIN: u64 = 1 << 20;
-
-struct Pending {
-    epoch: Epoch,
-    error: Option<Error>,
-}
 
 /// Writes parts of a [`FileSink`](super::FileSink).
 pub struct FileWriter<I, F> {
@@ -50,10 +39,7 @@ pub struct FileWriter<I, F> {
     line: Line,
     /// At this many bytes, the block is closed.
     close_at: usize,
-    /// Not taken by an answered epoch, in order; the last may be unsealed.
-    parts: VecDeque<Part>,
-    pending: VecDeque<Pending>,
-    answered: VecDeque<(Epoch, Vec<Part>)>,
+    parts: Ledger<Part>,
     spare: Vec<Vec<u8>>,
     /// Bytes of the parts' blocks.
     block_bytes_held: usize,
@@ -74,9 +60,7 @@ impl<I: Items, F: Format<I>> FileWriter<I, F> {
             run,
             line: Line::default(),
             close_at: 0,
-            parts: VecDeque::new(),
-            pending: VecDeque::new(),
-            answered: VecDeque::new(),
+            parts: Ledger::new(),
             spare: Vec::new(),
             block_bytes_held: 0,
             staged_count: 0,
@@ -101,14 +85,14 @@ impl<I: Items, F: Format<I>> FileWriter<I, F> {
     }
 
     fn unsealed(&self) -> Option<&Part> {
-        self.parts.back().filter(|part| !part.is_sealed())
+        self.parts.last().filter(|part| !part.is_sealed())
     }
 
     fn open_part(&mut self) -> &mut Part {
         if self.unsealed().is_none() {
-            self.parts.push_back(Part::new(self.limits.block_bytes));
+            self.parts.push(Part::new(self.limits.block_bytes));
         }
-        self.parts.back_mut().expect("just there")
+        self.parts.last_mut().expect("just there")
     }
 
     fn set_close_at(&mut self) {
@@ -152,16 +136,6 @@ impl<I: Items, F: Format<I>> FileWriter<I, F> {
         let length = part.length();
         self.allocate_bytes = length.next_multiple_of(ALLOCATE_BYTES_MIN).max(ALLOCATE_BYTES_MIN);
         self.set_close_at();
-    }
-
-    /// What a part of an epoch that failed does: it goes with the next one, if there is one yet.
-    fn pass_on(&mut self, failed: Epoch) {
-        let next = self.pending.front().map(|pending| pending.epoch);
-        for part in &mut self.parts {
-            if part.epoch.is_some_and(|epoch| epoch <= failed) {
-                part.epoch = next;
-            }
-        }
     }
 
     #[cfg(test)]
@@ -209,15 +183,11 @@ impl<I: Items, F: Format<I>> SinkWriter<I> for FileWriter<I, F> {
             moved: false,
         };
         let mut waiting = false;
-        for part in &mut self.parts {
+        let mut failed = None;
+        for (epoch, part) in self.parts.pieces_mut() {
             let was_durable = part.is_durable();
-            if let Err(error) = part.turn(&mut turn, &mut self.spare)
-                && let Some(pending) = self.pending.iter_mut().find(|pending| Some(pending.epoch) == part.epoch)
-            {
-                pending.error.get_or_insert_with(|| {
-                    let dir = names.dir.display();
-                    Error::unavailable(format_args!("output in {dir} cannot be made durable now, and is kept: {error}"))
-                });
+            if let Err(error) = part.turn(&mut turn, &mut self.spare) {
+                failed.get_or_insert((epoch, error));
             }
             if part.is_durable() && !was_durable {
                 self.block_bytes_held -= usize::try_from(part.length()).expect("it was in memory");
@@ -225,6 +195,12 @@ impl<I: Items, F: Format<I>> SinkWriter<I> for FileWriter<I, F> {
             waiting |= part.is_waiting();
         }
         let moved = turn.moved;
+        if let Some((epoch, error)) = failed {
+            self.parts.fail(epoch, || {
+                let dir = names.dir.display();
+                Error::unavailable(format_args!("output in {dir} cannot be made durable now, and is kept: {error}"))
+            });
+        }
         // Enough for the next part; the rest goes back to the allocator.
         self.spare.truncate(self.limits.part_bytes_max / self.limits.block_bytes + 2);
         Ok(match (moved, waiting || !self.closing.is_empty()) {
@@ -236,60 +212,17 @@ impl<I: Items, F: Format<I>> SinkWriter<I> for FileWriter<I, F> {
 
     fn prepare(&mut self, epoch: Epoch) {
         self.seal();
-        let mut number = 0;
-        for part in self.parts.iter_mut().filter(|part| part.epoch.is_none()) {
-            part.epoch = Some(epoch);
-            if part.name.is_none() {
-                part.name = Some(self.names.part(epoch, self.shard, number));
-                number += 1;
-            }
+        for (number, part) in self.parts.prepare(epoch).filter(|part| part.name.is_none()).enumerate() {
+            part.name = Some(self.names.part(epoch, self.shard, number));
         }
-        self.pending.push_back(Pending { epoch, error: None });
-        while self.answered.len() + self.pending.len() > EPOCHS_IN_FLIGHT_MAX && self.answered.pop_front().is_some() {}
     }
 
     fn take_prepared(&mut self, epoch: Epoch) -> Option<Result<Vec<Vec<u8>>>> {
-        match self.pending.iter().position(|pending| pending.epoch == epoch) {
-            None => {
-                let dir = self.names.dir.display();
-                return Some(Err(Error::unavailable(format_args!("output in {dir}: epoch {epoch} was given up"))));
-            }
-            Some(0) => {}
-            Some(_) => return None,
-        }
-        if let Some(error) = self.pending[0].error.take() {
-            self.pending.pop_front();
-            self.pass_on(epoch);
-            return Some(Err(error));
-        }
-        if self.parts.iter().any(|part| part.epoch == Some(epoch) && !part.is_durable()) {
-            return None;
-        }
-        self.pending.pop_front();
-        let (taken, kept): (VecDeque<Part>, VecDeque<Part>) =
-            std::mem::take(&mut self.parts).into_iter().partition(|part| part.epoch == Some(epoch));
-        self.parts = kept;
-        let taken = Vec::from(taken);
-        let prepared = taken
-            .iter()
-            .map(|part| {
-                let name = part.name.clone().expect("named with its epoch");
-                Prepared { staged: part.staged().into(), part: name, bytes: part.length() }.encode()
-            })
-            .collect();
-        self.answered.push_back((epoch, taken));
-        Some(Ok(prepared))
+        let answer = self.parts.take(epoch, Part::is_durable)?;
+        Some(answer.map(|parts| parts.iter().map(|part| part.prepared().encode()).collect()))
     }
 
     fn abandon(&mut self, epoch: Epoch) {
-        self.pending.retain(|pending| pending.epoch > epoch);
-        let (given_back, kept) =
-            std::mem::take(&mut self.answered).into_iter().partition(|&(answered, _)| answered <= epoch);
-        self.answered = kept;
-        let given_back: VecDeque<(Epoch, Vec<Part>)> = given_back;
-        for part in given_back.into_iter().flat_map(|(_, parts)| parts).rev() {
-            self.parts.push_front(part);
-        }
-        self.pass_on(epoch);
+        self.parts.abandon(epoch);
     }
 }
