@@ -1,0 +1,256 @@
+//! Where a stage puts what comes out of its chain: an exchange, a union or a sink.
+
+use crate::Result;
+use crate::exchange::{BarrierMode, Freight, KeyFreight, LogPiece, Outbox, RecordFreight};
+use crate::items::{Items, Own};
+use crate::sink::{SinkActivity, SinkWriter};
+use millstream_state::io::Disk;
+use millstream_state::{Epoch, Key, Record};
+use std::marker::PhantomData;
+
+/// Whether an output has something under way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum OutputActivity {
+    /// Nothing held, nothing under way.
+    Idle,
+    /// Something is under way; ask again soon.
+    Waiting,
+    /// Work was done.
+    Busy,
+}
+
+/// See the module.
+pub(crate) trait Output<I: Items>: 'static {
+    /// Takes one item.
+    fn push(&mut self, item: I::Of<'_>);
+
+    /// Moves on what is held back; says whether the stage may take new input.
+    fn ready(&mut self) -> bool;
+
+    /// Publishes or writes what was taken, without blocking.
+    fn turn(&mut self, disk: &mut dyn Disk, now_ns: u64) -> Result<OutputActivity>;
+
+    /// Says that no more items come.
+    fn end(&mut self);
+
+    /// The shard's cut.
+    fn cut(&mut self, epoch: Epoch, mode: BarrierMode, log: &mut LogPiece<'_>);
+
+    /// How preparing a cut epoch ended, once.
+    fn take_prepared(&mut self, epoch: Epoch) -> Option<Result<Vec<Vec<u8>>>>;
+
+    /// Lets what was cut for `epoch` and is not prepared yet join the next epoch.
+    fn give_up(&mut self, _epoch: Epoch) {}
+
+    /// Adds the shards that have something new to look at.
+    fn take_published(&mut self, peers: &mut Vec<u32>);
+}
+
+/// How the key of an item is found: `key_by` makes one, `key_by_ref` borrows it.
+pub trait KeyOf<I: Items>: Clone + Send + 'static {
+    /// The key.
+    type Key: Key + ?Sized;
+
+    /// Hands the key of `item` to `use_key`.
+    fn with_key<R>(&mut self, item: &I::Of<'_>, use_key: impl FnOnce(&Self::Key) -> R) -> R;
+}
+
+/// A key made from the item.
+pub struct ByValue<F, K>(F, PhantomData<fn() -> K>);
+
+impl<F, K> ByValue<F, K> {
+    pub(crate) fn new(user: F) -> Self {
+        Self(user, PhantomData)
+    }
+}
+
+impl<F: Clone, K> Clone for ByValue<F, K> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone(), PhantomData)
+    }
+}
+
+impl<I: Items, K: Key, F> KeyOf<I> for ByValue<F, K>
+where
+    F: for<'a, 'b> FnMut(&'b I::Of<'a>) -> K + Clone + Send + 'static,
+{
+    type Key = K;
+    #[inline(always)]
+    fn with_key<R>(&mut self, item: &I::Of<'_>, use_key: impl FnOnce(&K) -> R) -> R {
+        use_key(&(self.0)(item))
+    }
+}
+
+/// A key borrowed from the item.
+pub struct ByRef<F, K: ?Sized>(F, PhantomData<fn(&K)>);
+
+impl<F, K: ?Sized> ByRef<F, K> {
+    pub(crate) fn new(user: F) -> Self {
+        Self(user, PhantomData)
+    }
+}
+
+impl<F: Clone, K: ?Sized> Clone for ByRef<F, K> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone(), PhantomData)
+    }
+}
+
+impl<I: Items, K: Key + ?Sized, F> KeyOf<I> for ByRef<F, K>
+where
+    F: for<'a, 'b> FnMut(&'b I::Of<'a>) -> &'b K + Clone + Send + 'static,
+{
+    type Key = K;
+    #[inline(always)]
+    fn with_key<R>(&mut self, item: &I::Of<'_>, use_key: impl FnOnce(&K) -> R) -> R {
+        use_key((self.0)(item))
+    }
+}
+
+/// What an item is on the wire of an exchange: only its key, or all of it.
+pub(crate) trait Load<I: Items, K: ?Sized>: 'static {
+    type Freight: Freight;
+    fn load<'a>(item: &'a I::Of<'_>, key: &'a K) -> &'a <Self::Freight as Freight>::Load;
+}
+
+/// Only the key crosses.
+pub(crate) struct KeyOnly;
+
+impl<I: Items, K: Key + ?Sized> Load<I, K> for KeyOnly {
+    type Freight = KeyFreight<K>;
+    #[inline(always)]
+    fn load<'a>(_: &'a I::Of<'_>, key: &'a K) -> &'a K {
+        key
+    }
+}
+
+/// The whole record crosses.
+pub(crate) struct WholeRecord;
+
+impl<R: Record, K: ?Sized> Load<Own<R>, K> for WholeRecord {
+    type Freight = RecordFreight<R>;
+    #[inline(always)]
+    fn load<'a>(item: &'a R, _: &'a K) -> &'a R {
+        item
+    }
+}
+
+/// An exchange by key.
+pub(crate) struct ExchangeOutput<N, L> {
+    outbox: Outbox,
+    key_of: N,
+    load: PhantomData<fn() -> L>,
+}
+
+impl<N, L> ExchangeOutput<N, L> {
+    pub(crate) fn new(outbox: Outbox, key_of: N) -> Self {
+        Self { outbox, key_of, load: PhantomData }
+    }
+}
+
+impl<I: Items, N: KeyOf<I>, L: Load<I, N::Key>> Output<I> for ExchangeOutput<N, L> {
+    #[inline(always)]
+    fn push(&mut self, item: I::Of<'_>) {
+        let outbox = &mut self.outbox;
+        self.key_of.with_key(&item, |key| outbox.send::<L::Freight>(key.stable_hash(), L::load(&item, key)));
+    }
+    fn ready(&mut self) -> bool {
+        self.outbox.ready()
+    }
+    fn turn(&mut self, _: &mut dyn Disk, _: u64) -> Result<OutputActivity> {
+        Ok(publish(&mut self.outbox))
+    }
+    fn end(&mut self) {
+        self.outbox.end();
+    }
+    fn cut(&mut self, epoch: Epoch, mode: BarrierMode, log: &mut LogPiece<'_>) {
+        self.outbox.cut(epoch, mode, log);
+    }
+    fn take_prepared(&mut self, _: Epoch) -> Option<Result<Vec<Vec<u8>>>> {
+        Some(Ok(Vec::new()))
+    }
+    fn take_published(&mut self, peers: &mut Vec<u32>) {
+        self.outbox.take_published(peers);
+    }
+}
+
+/// Into a union, on the same shard.
+pub(crate) struct UnionOutput<R> {
+    outbox: Outbox,
+    items: PhantomData<fn() -> R>,
+}
+
+impl<R> UnionOutput<R> {
+    pub(crate) fn new(outbox: Outbox) -> Self {
+        Self { outbox, items: PhantomData }
+    }
+}
+
+impl<R: Record> Output<Own<R>> for UnionOutput<R> {
+    #[inline(always)]
+    fn push(&mut self, item: R) {
+        self.outbox.send::<RecordFreight<R>>(0, &item);
+    }
+    fn ready(&mut self) -> bool {
+        self.outbox.ready()
+    }
+    fn turn(&mut self, _: &mut dyn Disk, _: u64) -> Result<OutputActivity> {
+        Ok(publish(&mut self.outbox))
+    }
+    fn end(&mut self) {
+        self.outbox.end();
+    }
+    fn cut(&mut self, epoch: Epoch, mode: BarrierMode, log: &mut LogPiece<'_>) {
+        self.outbox.cut(epoch, mode, log);
+    }
+    fn take_prepared(&mut self, _: Epoch) -> Option<Result<Vec<Vec<u8>>>> {
+        Some(Ok(Vec::new()))
+    }
+    fn take_published(&mut self, peers: &mut Vec<u32>) {
+        self.outbox.take_published(peers);
+    }
+}
+
+fn publish(outbox: &mut Outbox) -> OutputActivity {
+    outbox.publish();
+    if outbox.is_drained() { OutputActivity::Idle } else { OutputActivity::Waiting }
+}
+
+/// A sink.
+pub(crate) struct SinkOutput<W> {
+    writer: W,
+}
+
+impl<W> SinkOutput<W> {
+    pub(crate) fn new(writer: W) -> Self {
+        Self { writer }
+    }
+}
+
+impl<I: Items, W: SinkWriter<I>> Output<I> for SinkOutput<W> {
+    #[inline(always)]
+    fn push(&mut self, item: I::Of<'_>) {
+        self.writer.write(item);
+    }
+    fn ready(&mut self) -> bool {
+        self.writer.ready()
+    }
+    fn turn(&mut self, disk: &mut dyn Disk, now_ns: u64) -> Result<OutputActivity> {
+        Ok(match self.writer.turn(disk, now_ns)? {
+            SinkActivity::Idle => OutputActivity::Idle,
+            SinkActivity::Waiting => OutputActivity::Waiting,
+            SinkActivity::Busy => OutputActivity::Busy,
+        })
+    }
+    fn end(&mut self) {}
+    fn cut(&mut self, epoch: Epoch, _: BarrierMode, _: &mut LogPiece<'_>) {
+        self.writer.prepare(epoch);
+    }
+    fn take_prepared(&mut self, epoch: Epoch) -> Option<Result<Vec<Vec<u8>>>> {
+        self.writer.take_prepared(epoch)
+    }
+    fn give_up(&mut self, epoch: Epoch) {
+        self.writer.abandon(epoch);
+    }
+    fn take_published(&mut self, _: &mut Vec<u32>) {}
+}

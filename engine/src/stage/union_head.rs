@@ -1,0 +1,67 @@
+//! Several streams that go on as one.
+
+use super::{Head, HeadActivity, TurnContext};
+use crate::Result;
+use crate::exchange::{BatchParts, Inbox, RecordFreight, parse};
+use crate::items::Own;
+use millstream_state::{Epoch, Record};
+use std::marker::PhantomData;
+
+/// See the module.
+pub struct UnionHead<R> {
+    inbox: Inbox,
+    parts: BatchParts,
+    items: PhantomData<fn() -> R>,
+}
+
+impl<R> UnionHead<R> {
+    pub(crate) fn new(inbox: Inbox) -> Self {
+        Self { inbox, parts: BatchParts::default(), items: PhantomData }
+    }
+}
+
+impl<R: Record> Head for UnionHead<R> {
+    type Out = Own<R>;
+
+    fn observe(&mut self, cx: &mut TurnContext<'_>) -> Option<Epoch> {
+        self.inbox.observe(&mut cx.log_piece())
+    }
+
+    fn turn(&mut self, cx: &mut TurnContext<'_>, push: &mut impl FnMut(R)) -> Result<HeadActivity> {
+        let mut left = cx.records_max;
+        while left > 0 {
+            let (batch, bytes) =
+                parse::<RecordFreight<R>>(self.inbox.records(&mut cx.log_piece()), left, &mut self.parts);
+            if batch.len() == 0 {
+                break;
+            }
+            left -= batch.len();
+            for index in 0..batch.len() {
+                push(R::decode(batch.payload(index)));
+            }
+            self.inbox.consume(bytes);
+        }
+        Ok(match left < cx.records_max {
+            true => HeadActivity::Busy,
+            false if self.inbox.ended() => HeadActivity::Ended,
+            false => HeadActivity::Idle { due_ns: None },
+        })
+    }
+
+    fn cut(&mut self, epoch: Epoch, cx: &mut TurnContext<'_>) -> Vec<u8> {
+        self.inbox.cut(epoch, &mut cx.log_piece());
+        Vec::new()
+    }
+
+    fn has_all_barriers(&self, epoch: Epoch) -> bool {
+        self.inbox.has_all_barriers(epoch)
+    }
+
+    fn forget(&mut self, epoch: Epoch) {
+        self.inbox.forget(epoch);
+    }
+
+    fn place(&self) -> String {
+        "behind a union".to_owned()
+    }
+}
