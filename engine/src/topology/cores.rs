@@ -165,20 +165,27 @@ pub(super) fn parse_list(list: &str) -> Result<Vec<CoreId>> {
     Ok(cores)
 }
 
-/// Writes cores so that `parse_list` reads the same back; one core alone as `3-3`, so that it is not taken for a count.
-pub(super) fn format_list(cores: &[CoreId]) -> String {
-    let mut parts: Vec<(u32, u32)> = Vec::new();
+/// Writes cores so that [`Cores`] reads the same back: one core alone as `3-3`, lest it be taken for a count.
+fn format_list(cores: &[CoreId]) -> String {
+    match cores {
+        [core] => format!("{core}-{core}"),
+        _ => show_list(cores),
+    }
+}
+
+/// Writes cores as Linux does, for people: `0-3,6`.
+pub(super) fn show_list(cores: &[CoreId]) -> String {
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
     for core in cores {
-        match parts.last_mut() {
+        match ranges.last_mut() {
             Some((_, last)) if *last + 1 == core.0 => *last = core.0,
-            _ => parts.push((core.0, core.0)),
+            _ => ranges.push((core.0, core.0)),
         }
     }
-    let alone = parts.len() == 1;
-    let part = |&(first, last): &(u32, u32)| {
-        if first == last && !alone { first.to_string() } else { format!("{first}-{last}") }
+    let show = |&(first, last): &(u32, u32)| {
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
     };
-    parts.iter().map(part).collect::<Vec<_>>().join(",")
+    ranges.iter().map(show).collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! Order of preference: cores of one NUMA node together, inside it those that share a last-level cache; one logical core
 //! per physical one before any sibling. The invariants stand in the module above.
 
-use super::cores::{CoreId, Cores, SHARDS_MAX, Wish, format_list};
+use super::cores::{CoreId, Cores, SHARDS_MAX, Wish, show_list};
 use super::host::{Core, MEMLOCK_PER_SHARD_BYTES, Topology};
 use millstream_state::{Error, Result};
 
@@ -71,7 +71,7 @@ impl Topology {
         if physical.is_empty() {
             return Err(Error::invalid(format_args!(
                 "this process may use no core that is not isolated (allowed: {}); name the cores to use",
-                format_list(&self.allowed)
+                show_list(&self.allowed)
             )));
         }
         let room = self.quota.map_or(physical.len(), |quota| quota.whole_cores().min(physical.len()));
@@ -90,9 +90,10 @@ impl Topology {
         let unpinned = shards.len().saturating_sub(available);
         if unpinned > 0 {
             warnings.push(format!(
-                "{count} shards on {available} cores (allowed: {}): {unpinned} run unpinned and share cores with the \
-                 others; --cores {} gives each its own",
-                format_list(&self.allowed),
+                "{count} shards on {available} {} (allowed: {}): {unpinned} run unpinned and share cores with the \
+                 others; ask for {} or allow more cores",
+                if available == 1 { "core" } else { "cores" },
+                show_list(&self.allowed),
                 available.max(1)
             ));
         }
@@ -104,16 +105,15 @@ impl Topology {
         let may_use = |id: &CoreId| self.allowed.contains(id) || isolated.contains(id);
         let refused: Vec<CoreId> = named.iter().copied().filter(|id| !may_use(id)).collect();
         let Some(&first) = refused.first() else { return Ok(()) };
-        let which =
-            if refused.len() == 1 { format!("core {first}") } else { format!("cores {}", format_list(&refused)) };
+        let which = if refused.len() == 1 { format!("core {first}") } else { format!("cores {}", show_list(&refused)) };
         let why = if refused.iter().all(|&id| self.core(id).is_none()) {
             "not there or not online"
         } else {
             "not among those this process may use (taskset, cpuset)"
         };
-        let mut message = format!("--cores {cores}: {which} {why}; allowed: {}", format_list(&self.allowed));
+        let mut message = format!("--cores {cores}: {which} {why}; allowed: {}", show_list(&self.allowed));
         if !isolated.is_empty() {
-            message.push_str(&format!(", isolated: {}", format_list(&isolated)));
+            message.push_str(&format!(", isolated: {}", show_list(&isolated)));
         }
         Err(Error::invalid(message))
     }
@@ -191,8 +191,8 @@ mod tests {
         host
     }
 
-    fn with_quota(mut host: Topology, cores: f64) -> Topology {
-        host.quota = Some(CpuQuota { time_us: (cores * 100_000.0) as u64, period_us: 100_000 });
+    fn with_quota(mut host: Topology, percent: u64) -> Topology {
+        host.quota = Some(CpuQuota { time_us: percent * 1000, period_us: 100_000 });
         host
     }
 
@@ -232,11 +232,11 @@ mod tests {
 
     #[test]
     fn auto_stays_within_the_quota() {
-        check(&with_quota(plain(8), 2.0), "auto", "0 1", &[]);
-        check(&with_quota(plain(8), 2.9), "auto", "0 1", &[]);
-        check(&with_quota(plain(8), 4.0), "auto", "0 1 2", &[]);
-        check(&with_quota(plain(8), 64.0), "auto", "0 1 2 3 4 5 6", &[]);
-        check(&with_quota(plain(8), 0.5), "auto", "0", &["quota of 0.50 cores"]);
+        check(&with_quota(plain(8), 200), "auto", "0 1", &[]);
+        check(&with_quota(plain(8), 290), "auto", "0 1", &[]);
+        check(&with_quota(plain(8), 400), "auto", "0 1 2", &[]);
+        check(&with_quota(plain(8), 6400), "auto", "0 1 2 3 4 5 6", &[]);
+        check(&with_quota(plain(8), 50), "auto", "0", &["quota of 0.50 cores"]);
     }
 
     #[test]
@@ -260,14 +260,14 @@ mod tests {
     #[test]
     fn more_shards_than_cores_run_unpinned_with_a_warning() {
         check(&plain(2), "4", "0 1 - -", &["2 run unpinned"]);
-        check(&plain(1), "2", "0 -", &["--cores 1"]);
-        check(&with_quota(plain(2), 2.0), "3", "0 1 -", &["1 run unpinned", "at most 2 shards"]);
+        check(&plain(1), "2", "0 -", &["on 1 core (allowed: 0): 1 run unpinned"]);
+        check(&with_quota(plain(2), 200), "3", "0 1 -", &["1 run unpinned", "at most 2 shards"]);
     }
 
     #[test]
     fn a_count_above_the_quota_is_kept_with_a_warning() {
-        check(&with_quota(plain(4), 2.5), "4", "0 1 2 3", &["stopped for part of every 100 ms"]);
-        check(&with_quota(plain(4), 2.5), "2", "0 1", &[]);
+        check(&with_quota(plain(4), 250), "4", "0 1 2 3", &["stopped for part of every 100 ms"]);
+        check(&with_quota(plain(4), 250), "2", "0 1", &[]);
     }
 
     #[test]
@@ -294,7 +294,7 @@ mod tests {
         check(&host, "auto", "0 1 2", &[]);
         check(&host, "4", "0 1 2 -", &["unpinned"]);
         check(&host, "2-3", "2 3", &[]);
-        check_refused(&host, "4-4", &["allowed: 0-2, isolated: 3-3"]);
+        check_refused(&host, "4-4", &["allowed: 0-2, isolated: 3"]);
         host.allowed = vec![CoreId(3)];
         check_refused(&host, "auto", &["name the cores"]);
         check(&host, "1", "-", &["unpinned"]);
