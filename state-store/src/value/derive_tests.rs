@@ -249,6 +249,7 @@ fn attributes_name_fields_across_versions() {
     ];
     assert_eq!(fields(AccountV2::schema()), ("Account".into(), v2));
     assert_eq!(Schema::difference(&AccountV1::schema(), &AccountV2::schema()), None);
+    assert!(matches!(Migration::plan(&AccountV1::schema(), &AccountV1::schema()), Ok(None)));
     let back = Schema::difference(&AccountV2::schema(), &AccountV1::schema());
     assert_eq!(back, None, "what was added may be dropped again");
 }
@@ -297,4 +298,117 @@ fn what_is_wrong_with_a_derived_type_is_said_by_field() {
     refused::<Name>(&[2, 0, 1, 0, 0, 0, 0xff], "Full: first: no text: invalid utf-8 sequence of 1 bytes from index 0");
     refused::<Shape>(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1], "bytes after the fields of variant 0 are not zero");
     refused::<Shape>(&[0; 12], "a tag with fields of 12 bytes, not 13");
+}
+
+#[derive(Record, PartialEq, Debug, Clone)]
+#[record(crate = crate, rename = "Event")]
+enum EventV1 {
+    Opened(AccountV1),
+    Paid { cents: i64 },
+    Closed,
+}
+
+#[derive(Record, PartialEq, Debug, Clone)]
+#[record(crate = crate, rename = "Event")]
+enum EventV2 {
+    Closed,
+    #[record(rename = "Paid")]
+    Transferred {
+        #[record(default = 'e')]
+        currency: char,
+        cents: i64,
+    },
+    Opened(AccountV2),
+    Frozen([u64; 4]),
+}
+
+/// An enum that stays fixed-size and grows, inside everything that depends on its size.
+#[derive(Record, PartialEq, Debug, Clone)]
+#[record(crate = crate, rename = "Level")]
+enum LevelV1 {
+    Low(u8),
+    High,
+}
+
+#[derive(Record, PartialEq, Debug, Clone)]
+#[record(crate = crate, rename = "Level")]
+enum LevelV2 {
+    Low(u8),
+    High,
+    Exact(u64),
+}
+
+impl AccountV1 {
+    fn migrated(self) -> AccountV2 {
+        AccountV2 { owner: self.name, number: self.number, tags: vec![], limit: 1200, is_closed: self.closed }
+    }
+}
+
+impl EventV1 {
+    fn migrated(self) -> EventV2 {
+        match self {
+            Self::Opened(account) => EventV2::Opened(account.migrated()),
+            Self::Paid { cents } => EventV2::Transferred { currency: 'e', cents },
+            Self::Closed => EventV2::Closed,
+        }
+    }
+}
+
+impl LevelV1 {
+    fn migrated(self) -> LevelV2 {
+        match self {
+            Self::Low(n) => LevelV2::Low(n),
+            Self::High => LevelV2::High,
+        }
+    }
+}
+
+fn event() -> impl Strategy<Value = EventV1> {
+    let account = (any::<u64>(), ".{0,4}", any::<bool>());
+    prop_oneof![
+        account.prop_map(|(number, name, closed)| EventV1::Opened(AccountV1 { number, name, closed })),
+        any::<i64>().prop_map(|cents| EventV1::Paid { cents }),
+        Just(EventV1::Closed),
+    ]
+}
+
+fn level() -> impl Strategy<Value = LevelV1> {
+    prop_oneof![any::<u8>().prop_map(LevelV1::Low), Just(LevelV1::High)]
+}
+
+fn migrate<Old: Record, New: Record + PartialEq + fmt::Debug>(old: &Old, new: &New) -> Result<(), TestCaseError> {
+    let migration = Migration::plan(&Old::schema(), &New::schema()).unwrap().expect("other bytes");
+    let bytes = encoded(old);
+    let mut out = Vec::new();
+    prop_assert_eq!(migration.apply(&bytes, &mut out), Ok(()));
+    prop_assert_eq!(&New::decode(&out), new);
+    prop_assert_eq!(out, encoded(new));
+    for end in 0..bytes.len().min(40) {
+        let _ = migration.apply(&bytes[..end], &mut Vec::new());
+        let mut wrong = bytes.clone();
+        wrong[end] ^= 0x81;
+        let _ = migration.apply(&wrong, &mut Vec::new());
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 128, ..ProptestConfig::default() })]
+
+    #[test]
+    fn an_old_value_migrates_to_what_its_fields_say(
+        events in proptest::collection::vec(event(), 0..4), levels in [level(), level()], level in level(), n: u16,
+    ) {
+        let (event, new) = (events.first().cloned(), events.first().cloned().map(EventV1::migrated));
+        migrate(&event, &new)?;
+        migrate(&(n, event), &(n, new))?;
+        migrate(&events, &events.iter().cloned().map(EventV1::migrated).collect::<Vec<_>>())?;
+        migrate(&level, &level.clone().migrated())?;
+        migrate(&(n, level.clone()), &(n, level.clone().migrated()))?;
+        migrate(&Some(level.clone()), &Some(level.clone().migrated()))?;
+        migrate(&None::<LevelV1>, &None::<LevelV2>)?;
+        migrate(&levels, &levels.clone().map(LevelV1::migrated))?;
+        migrate(&levels.to_vec(), &levels.iter().cloned().map(LevelV1::migrated).collect::<Vec<_>>())?;
+        migrate(&vec![vec![level.clone()]], &vec![vec![level.migrated()]])?;
+    }
 }

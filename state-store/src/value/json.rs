@@ -117,16 +117,8 @@ fn optional(whole: &Schema, value: &Schema, bytes: &[u8]) -> Result<Value, BadBy
 }
 
 fn list(item: &Schema, bytes: &[u8]) -> Result<Value, BadBytes> {
-    if let Some(size) = item.fixed_size() {
-        let stride = size.max(1);
-        if !bytes.len().is_multiple_of(stride) {
-            return Err(BadBytes(format!("{} bytes are no whole number of {stride}", bytes.len())));
-        }
-        let values = bytes.chunks_exact(stride).enumerate().map(|(i, slot)| part(item, &slot[..size], &i));
-        return values.collect::<Result<Vec<_>, _>>().map(Value::from);
-    }
-    let parts = list::split(bytes)?;
-    let values = parts.enumerate().map(|(i, bytes)| part(item, bytes, &i));
+    let items = list::items(item.fixed_size(), bytes)?;
+    let values = items.into_iter().enumerate().map(|(i, bytes)| part(item, bytes, &i));
     values.collect::<Result<Vec<_>, _>>().map(Value::from)
 }
 

@@ -5,19 +5,65 @@
 
 use super::parts::{check_ends, offset};
 use super::*;
+use std::convert::Infallible;
 use std::marker::PhantomData;
 use std::ops::Deref;
 
 /// Bytes from one fixed-size value to the next.
-const fn stride<T: Record>() -> Option<usize> {
-    match T::FIXED_SIZE {
-        Some(0) => Some(1),
-        size => size,
+const fn stride(size: usize) -> usize {
+    if size == 0 { 1 } else { size }
+}
+
+/// Cuts a list of values of this size into them.
+pub(super) fn items(size: Option<usize>, bytes: &[u8]) -> Result<Vec<&[u8]>, BadBytes> {
+    match size {
+        Some(size) => Ok(split_fixed(size, bytes)?.collect()),
+        None => Ok(split(bytes)?.collect()),
     }
 }
 
+/// Appends a list of `count` values, each of this size and appended by `item`.
+#[inline(always)]
+pub(super) fn append<E>(
+    size: Option<usize>,
+    count: usize,
+    out: &mut Vec<u8>,
+    mut item: impl FnMut(usize, &mut Vec<u8>) -> Result<(), E>,
+) -> Result<(), E> {
+    if let Some(size) = size {
+        let start = out.len();
+        for i in 0..count {
+            item(i, out)?;
+            out.resize(start + (i + 1) * stride(size), 0);
+        }
+        return Ok(());
+    }
+    out.extend_from_slice(&offset(count).to_le_bytes());
+    let ends = out.len();
+    let values = ends + 4 * count;
+    out.resize(values, 0);
+    for i in 0..count {
+        item(i, out)?;
+        let end = offset(out.len() - values);
+        out[ends + 4 * i..][..4].copy_from_slice(&end.to_le_bytes());
+    }
+    Ok(())
+}
+
+/// Checks the frame of a list of values of `size` bytes and cuts it into them.
+fn split_fixed(size: usize, bytes: &[u8]) -> Result<impl Iterator<Item = &[u8]>, BadBytes> {
+    let stride = stride(size);
+    if !bytes.len().is_multiple_of(stride) {
+        return Err(BadBytes(format!("{} bytes are no whole number of {stride}", bytes.len())));
+    }
+    if size == 0 && bytes.iter().any(|&byte| byte != 0) {
+        return Err(BadBytes("a value of no bytes is not written as zero".into()));
+    }
+    Ok(bytes.chunks_exact(stride).map(move |slot| &slot[..size]))
+}
+
 /// Checks the frame of a list of variable-size values and cuts it into them.
-pub(super) fn split(bytes: &[u8]) -> Result<impl Iterator<Item = &[u8]>, BadBytes> {
+fn split(bytes: &[u8]) -> Result<impl Iterator<Item = &[u8]>, BadBytes> {
     let no_room = |count| BadBytes(format!("{} bytes cannot hold {count} values", bytes.len()));
     let (count, rest) = bytes.split_first_chunk().ok_or_else(|| BadBytes("a count is missing".into()))?;
     let count = u32::from_le_bytes(*count) as usize;
@@ -45,23 +91,18 @@ impl<T: Record> Record for Vec<T> {
 
     #[inline]
     fn encode(&self, out: &mut Vec<u8>) {
-        let start = out.len();
-        if let (Some(stride), Some(size)) = (stride::<T>(), T::FIXED_SIZE) {
-            out.resize(start + stride * self.len(), 0);
-            for (item, slot) in self.iter().zip(out[start..].chunks_exact_mut(stride)) {
+        if let Some(size) = T::FIXED_SIZE {
+            let start = out.len();
+            out.resize(start + stride(size) * self.len(), 0);
+            for (item, slot) in self.iter().zip(out[start..].chunks_exact_mut(stride(size))) {
                 item.encode_fixed(&mut slot[..size]);
             }
             return;
         }
-        out.extend_from_slice(&offset(self.len()).to_le_bytes());
-        let ends = out.len();
-        let values = ends + 4 * self.len();
-        out.resize(values, 0);
-        for (i, item) in self.iter().enumerate() {
-            item.encode(out);
-            let end = offset(out.len() - values);
-            out[ends + 4 * i..][..4].copy_from_slice(&end.to_le_bytes());
-        }
+        let Ok(()) = append::<Infallible>(None, self.len(), out, |i, out| {
+            self[i].encode(out);
+            Ok(())
+        });
     }
 
     fn encode_fixed(&self, _: &mut [u8]) {
@@ -69,19 +110,11 @@ impl<T: Record> Record for Vec<T> {
     }
 
     fn check(bytes: &[u8]) -> Result<(), BadBytes> {
-        if let (Some(stride), Some(size)) = (stride::<T>(), T::FIXED_SIZE) {
-            if !bytes.len().is_multiple_of(stride) {
-                return Err(BadBytes(format!("{} bytes are no whole number of {stride}", bytes.len())));
-            }
-            return bytes.chunks_exact(stride).enumerate().try_for_each(|(i, slot)| {
-                let (value, padding) = slot.split_at(size);
-                if padding.iter().any(|&byte| byte != 0) {
-                    return Err(BadBytes("a value of no bytes is not written as zero".into()).inside(i));
-                }
-                T::check(value).map_err(|error| error.inside(i))
-            });
+        let check = |(i, value)| T::check(value).map_err(|error| error.inside(i));
+        match T::FIXED_SIZE {
+            Some(size) => split_fixed(size, bytes)?.enumerate().try_for_each(check),
+            None => split(bytes)?.enumerate().try_for_each(check),
         }
-        split(bytes)?.enumerate().try_for_each(|(i, value)| T::check(value).map_err(|error| error.inside(i)))
     }
 
     #[inline]
@@ -122,8 +155,8 @@ impl<'a, T: Record> List<'a, T> {
     /// How many values there are.
     #[inline]
     pub fn len(self) -> usize {
-        match stride::<T>() {
-            Some(stride) => self.bytes.len() / stride,
+        match T::FIXED_SIZE {
+            Some(size) => self.bytes.len() / stride(size),
             None => u32::decode(&self.bytes[..4]) as usize,
         }
     }
@@ -154,8 +187,8 @@ impl<'a, T: Record> List<'a, T> {
     /// The bytes of value `index`, which is below the count.
     #[inline]
     fn bytes_at(self, index: usize) -> &'a [u8] {
-        if let (Some(stride), Some(size)) = (stride::<T>(), T::FIXED_SIZE) {
-            return &self.bytes[stride * index..][..size];
+        if let Some(size) = T::FIXED_SIZE {
+            return &self.bytes[stride(size) * index..][..size];
         }
         let (ends, values) = self.bytes[4..].split_at(4 * self.len());
         let end = |i: usize| u32::decode(&ends[4 * i..][..4]) as usize;

@@ -20,11 +20,13 @@
 //!
 //! So a struct of fixed-size fields is itself fixed-size and reading a field of it is a plain load at a constant offset, a
 //! struct with one text costs not a byte beyond its contents, and any field of any value is reached without reading the
-//! others. No part of it stores a pointer, so it can be copied, cut out and nested freely.
+//! others. No part of it stores a pointer, so it can be copied, cut out and nested freely. (Why not rkyv, with numbers: see
+//! `docs/DEPENDENCIES.md`.)
 
 mod fixed;
 mod json;
 mod list;
+mod migrate;
 mod optional;
 #[doc(hidden)]
 pub mod parts;
@@ -33,6 +35,7 @@ mod text;
 mod tuple;
 
 pub use list::{Iter, List};
+pub use migrate::Migration;
 pub use schema::{Field, Schema};
 
 use std::fmt;

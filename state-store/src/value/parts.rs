@@ -224,6 +224,17 @@ impl Writer<'_> {
         }
     }
 
+    /// Writes the next field, which is of this fixed size, as it is encoded.
+    pub(super) fn encoded(&mut self, size: Option<usize>, bytes: &[u8]) {
+        match size {
+            Some(size) => self.slot(size).copy_from_slice(bytes),
+            None => {
+                self.out.extend_from_slice(bytes);
+                self.end();
+            }
+        }
+    }
+
     #[inline(always)]
     fn slot(&mut self, size: usize) -> &mut [u8] {
         let at = self.fixed_at;

@@ -4,6 +4,7 @@
 //! * I1. [`Schema::fixed_size`] of a type's schema is the type's `FIXED_SIZE`.
 //! * I2. The fingerprint is a function of the schema's JSON only (golden-tested): the JSON form never changes, it grows.
 
+use super::Migration;
 use super::parts::{Layout, enum_size};
 use crate::hash::hash_bytes;
 use serde::{Deserialize, Serialize};
@@ -129,11 +130,10 @@ impl Schema {
         self.to_string()
     }
 
-    /// Why values of `old` cannot become values of `new`: names the field and both types. `None` when they can: fields
-    /// are matched by id, so they may be renamed, reordered and removed, and added when they have a default; variants
-    /// likewise, but a removed one may still be stored.
+    /// Why values of `old` cannot become values of `new`: names the field and both types. `None` when they can; how,
+    /// [`Migration`] says.
     pub fn difference(old: &Self, new: &Self) -> Option<String> {
-        difference_at("", old, new)
+        Migration::plan(old, new).err()
     }
 
     /// Size in bytes of every value, when all have the same.
@@ -187,46 +187,6 @@ fn expect_distinct_ids(owner: &str, fields: &[Field]) {
             );
         }
     }
-}
-
-fn difference_at(path: &str, old: &Schema, new: &Schema) -> Option<String> {
-    let changed = || {
-        let what = if path.is_empty() { "the type".into() } else { format!("`{path}`") };
-        Some(format!("{what} was {old} and is now {new}"))
-    };
-    match (old, new) {
-        (Schema::Optional(old), Schema::Optional(new)) => difference_at(&join(path, "some"), old, new),
-        (Schema::List(old), Schema::List(new)) => difference_at(&join(path, "item"), old, new),
-        (Schema::Array(old, count), Schema::Array(new, new_count)) if count == new_count => {
-            difference_at(&join(path, "item"), old, new)
-        }
-        (Schema::Tuple(old), Schema::Tuple(new)) if old.len() == new.len() => old
-            .iter()
-            .zip(new)
-            .enumerate()
-            .find_map(|(i, (old, new))| difference_at(&join(path, &i.to_string()), old, new)),
-        (Schema::Struct { fields: old, .. }, Schema::Struct { fields: new, .. }) => new.iter().find_map(|field| {
-            let path = join(path, &field.name);
-            match old.iter().find(|known| known.id == field.id) {
-                Some(known) => difference_at(&path, &known.schema, &field.schema),
-                None if field.default.is_some() => None,
-                None => Some(format!("`{path}: {}` is new and has no `#[record(default)]`", field.schema)),
-            }
-        }),
-        (Schema::Enum { variants: old, .. }, Schema::Enum { variants: new, .. }) => old.iter().find_map(|variant| {
-            let path = join(path, &variant.name);
-            match new.iter().find(|known| known.id == variant.id) {
-                Some(known) => difference_at(&path, &variant.schema, &known.schema),
-                None => Some(format!("variant `{path}` is gone, but values of it may be stored")),
-            }
-        }),
-        _ if old == new => None,
-        _ => changed(),
-    }
-}
-
-fn join(path: &str, part: &str) -> String {
-    if path.is_empty() { part.into() } else { format!("{path}.{part}") }
 }
 
 impl fmt::Display for Schema {
