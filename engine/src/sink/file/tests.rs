@@ -684,3 +684,21 @@ fn a_second_listing_of_what_was_committed_does_not_miss_a_file_that_was_taken_aw
     rig.disk.remove(Path::new("out/part-0000000001-0000-0000")).unwrap();
     rig.commit(1);
 }
+
+#[test]
+fn a_zombie_commits_nothing_that_a_newer_run_has_not() {
+    let mut rig = Rig::new(SimConfig::default());
+    let mut zombie = committer(&rig.sink);
+    rig.write([1]);
+    rig.prepare(1).unwrap();
+    rig.write([2]);
+    rig.prepare(2).unwrap();
+    let of_no_manifest = rig.prepared.remove(&2).unwrap();
+    rig.restart(1);
+    rig.write([2, 3]);
+    rig.prepare(2).unwrap();
+    rig.commit(2);
+    zombie.commit(&rig.disk, &rig.prepared[&1][0]).unwrap();
+    assert_eq!(zombie.commit(&rig.disk, &of_no_manifest[0]).unwrap_err().kind(), ErrorKind::Corrupt);
+    rig.check_clean(&[1, 2, 3]);
+}
