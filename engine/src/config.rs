@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(config.epoch_interval_ms, 250);
         assert_eq!(config.state_dir.as_deref(), Some(Path::new("/data/a")));
         assert_eq!(config.restore, Restore::Nothing);
-        assert_eq!(config.cores, Cores::count(2).unwrap());
+        assert_eq!(config.cores, Cores::count(2));
     }
 
     #[test]

@@ -15,6 +15,8 @@ pub enum PlantedBug {
     HeldBackNotLogged,
     /// Records on their way from a shard to itself are in no log.
     OwnQueueNotLogged,
+    /// Lines that a file sink holds in its buffer at the cut are in no epoch's output.
+    StagedLinesLost,
 }
 
 #[cfg(feature = "planted-bugs")]

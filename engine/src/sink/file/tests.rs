@@ -666,6 +666,16 @@ fn every_line_is_visible_once_whatever_fails_and_whenever_power_is_lost() {
     live(0..300);
 }
 
+#[cfg(feature = "planted-bugs")]
+#[test]
+fn a_planted_loss_at_the_cut_is_found_on_the_first_seeds() {
+    use crate::planted::{PlantedBug, plant};
+    plant(Some(PlantedBug::StagedLinesLost));
+    let found = (0..3).any(|seed| std::panic::catch_unwind(|| Life::new(seed, sink()).run()).is_err());
+    plant(None);
+    assert!(found);
+}
+
 #[test]
 fn an_error_is_told() {
     // `Error` is what a failed epoch says; it must name the place.

@@ -211,6 +211,9 @@ impl<I: Items, F: Format<I>> SinkWriter<I> for FileWriter<I, F> {
     }
 
     fn prepare(&mut self, epoch: Epoch) {
+        if planted!(StagedLinesLost) {
+            self.line.0.clear();
+        }
         self.seal();
         for (number, part) in self.parts.prepare(epoch).filter(|part| part.name.is_none()).enumerate() {
             part.name = Some(self.names.part(epoch, self.shard, number));
