@@ -1,8 +1,7 @@
 //! Gaps: how long a shard went from the start of one batch to the start of the next, and how much of it the host took.
 //!
 //! Three parties, no shared lock:
-//! * the *shard* knows its gaps: a histogram of all, and each one above 100 us with its two moments. The engine keeps
-//!   them; [`GapRecorder`] does the same for loops that are not the engine;
+//! * the *shard* knows its gaps ([`GapHistogram`]): a histogram of all, and each one above 100 us with its two moments;
 //! * a [`Watch`] thread, unpinned, reads the run delay of every shard thread each millisecond (and the steal time of its
 //!   core each ten) and keeps what has changed, with the moments;
 //! * [`GapReport`] brings both together afterwards. Nothing is classified while the shards run.
@@ -18,6 +17,7 @@
 //! Cost: the shard pays a clock reading and a histogram increment per batch; the watch 2 us per shard and millisecond.
 
 use hdrhistogram::Histogram;
+use millstream::metrics::{GapHistogram, LONG_GAP_NS, LongGap};
 use millstream::topology::{CoreId, RunDelay, ThreadId, steal_of_core};
 use millstream::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -26,76 +26,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Gaps from this length on are kept one by one.
-pub const LONG_GAP_NS: u64 = 100_000;
-
 const WATCH_INTERVAL: Duration = Duration::from_millis(1);
 /// Steal time is read once in so many samples: it moves in steps of 10 ms, and reading it costs more.
 const SAMPLES_PER_STEAL: u32 = 10;
-/// Most long gaps a recorder keeps.
-const LONG_GAPS_MAX: usize = 1 << 16;
-
-/// A gap of at least [`LONG_GAP_NS`], between the starts of two batches.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Gap {
-    /// Start of the earlier batch.
-    pub start_ns: u64,
-    /// Start of the later one.
-    pub end_ns: u64,
-}
-
-impl Gap {
-    const fn length_ns(self) -> u64 {
-        self.end_ns.saturating_sub(self.start_ns)
-    }
-}
-
-/// An empty histogram for gaps: three digits from 1 ns to 100 s.
-pub fn histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(1, 100_000_000_000, 3).expect("constant bounds are valid")
-}
-
-/// Gaps of one thread, recorded by that thread.
-pub struct GapRecorder {
-    last_ns: Option<u64>,
-    histogram: Histogram<u64>,
-    long: Vec<Gap>,
-}
-
-impl Default for GapRecorder {
-    fn default() -> Self {
-        Self { last_ns: None, histogram: histogram(), long: Vec::with_capacity(LONG_GAPS_MAX) }
-    }
-}
-
-impl GapRecorder {
-    /// Notes that a batch started.
-    #[inline]
-    pub fn batch_started(&mut self, now_ns: u64) {
-        if let Some(start_ns) = self.last_ns.replace(now_ns) {
-            let gap = Gap { start_ns, end_ns: now_ns };
-            self.histogram.saturating_record(gap.length_ns());
-            if gap.length_ns() >= LONG_GAP_NS && self.long.len() < LONG_GAPS_MAX {
-                self.long.push(gap);
-            }
-        }
-    }
-
-    /// Notes that there was no input: what passes until the next batch is no gap.
-    #[inline]
-    pub fn idle(&mut self) {
-        self.last_ns = None;
-    }
-
-    /// All gaps in nanoseconds.
-    pub fn histogram(&self) -> &Histogram<u64> {
-        &self.histogram
-    }
-
-    /// The long ones, oldest first.
-    pub fn long(&self) -> &[Gap] {
-        &self.long
-    }
+const fn length_ns(gap: LongGap) -> u64 {
+    gap.end_ns.saturating_sub(gap.start_ns)
 }
 
 /// When something that only grows (nanoseconds of delay) was seen to grow.
@@ -130,14 +65,14 @@ impl DelayLog {
     }
 
     /// The most of this gap that the growth seen can account for.
-    fn part_of(&self, gap: Gap) -> u64 {
+    fn part_of(&self, gap: LongGap) -> u64 {
         // Steps are in order of `until_ns`; one that begins after the gap may still reach back into it by its growth.
         let first = self.steps.partition_point(|step| step.until_ns <= gap.start_ns);
         let parts = self.steps[first..].iter().map(|step| {
             let from = step.after_ns.saturating_sub(step.grown_ns).max(gap.start_ns);
             step.until_ns.min(gap.end_ns).saturating_sub(from).min(step.grown_ns)
         });
-        parts.sum::<u64>().min(gap.length_ns())
+        parts.sum::<u64>().min(length_ns(gap))
     }
 }
 
@@ -152,7 +87,7 @@ pub struct HostDelays {
 
 impl HostDelays {
     /// The host's part of a gap. The kernel may book one stop as both, so the larger counts and not the sum.
-    pub fn part_of(&self, gap: Gap) -> u64 {
+    pub fn part_of(&self, gap: LongGap) -> u64 {
         self.run_delay.part_of(gap).max(self.steal.part_of(gap))
     }
 }
@@ -214,17 +149,6 @@ impl Watch {
     }
 }
 
-/// What one shard recorded, and what was seen of its thread.
-#[derive(Clone, Copy)]
-pub struct ShardGaps<'a> {
-    /// All gaps in nanoseconds.
-    pub histogram: &'a Histogram<u64>,
-    /// Those of at least [`LONG_GAP_NS`], as many as were kept.
-    pub long: &'a [Gap],
-    /// What the host took; `None` when nobody watched.
-    pub delays: Option<&'a HostDelays>,
-}
-
 /// Gaps of all shards, as result files show them. Microseconds, except where the name says otherwise.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct GapReport {
@@ -251,36 +175,38 @@ pub struct GapReport {
 }
 
 impl GapReport {
-    /// Brings the shards together.
-    pub fn of(shards: &[ShardGaps<'_>]) -> Self {
-        let mut all = histogram();
+    /// Brings together what the shards recorded and what a [`Watch`] saw of them, in the same order. Without a watch
+    /// `delays` is empty, and every gap is ours.
+    pub fn of(shards: &[GapHistogram], delays: &[HostDelays]) -> Self {
+        let mut all = GapHistogram::default().histogram().clone();
         let mut own_ns_max = 0;
         let (mut long, mut long_host, mut kept) = (0, 0, 0);
         let (mut over_ns, mut over_own_ns) = (0, 0);
-        for shard in shards {
-            all.add(shard.histogram).expect("histograms grow as needed or have the same bounds");
-            let long_here = shard.histogram.count_between(LONG_GAP_NS, u64::MAX);
+        for (i, shard) in shards.iter().enumerate() {
+            let histogram = shard.histogram();
+            all.add(histogram).expect("histograms of gaps have the same bounds");
             let mut over_kept_ns = 0;
-            for &gap in shard.long {
-                let host_ns = shard.delays.map_or(0, |delays| delays.part_of(gap));
-                let own_ns = gap.length_ns() - host_ns;
+            for &gap in shard.long() {
+                let host_ns = delays.get(i).map_or(0, |delays| delays.part_of(gap));
+                let own_ns = length_ns(gap) - host_ns;
                 own_ns_max = own_ns_max.max(own_ns);
                 long_host += u64::from(host_ns > own_ns);
-                over_kept_ns += if gap.length_ns() > OVER_NS { gap.length_ns() } else { 0 };
+                over_kept_ns += if length_ns(gap) > OVER_NS { length_ns(gap) } else { 0 };
                 over_own_ns += if own_ns > OVER_NS { own_ns } else { 0 };
             }
+            let (long_here, kept_here) = (long_gaps(histogram), shard.long().len() as u64);
             long += long_here;
-            kept += shard.long.len() as u64;
-            let over_here_ns = sum(shard.histogram, OVER_NS).max(over_kept_ns);
+            kept += kept_here;
+            let over_here_ns = sum(histogram, OVER_NS).max(over_kept_ns);
             over_ns += over_here_ns;
-            if long_here > shard.long.len() as u64 {
+            if long_here > kept_here {
                 // I3: some were not kept; the longest may be one of them.
                 over_own_ns += over_here_ns - over_kept_ns;
-                if shard.histogram.max() > longest(shard.long) + shard.histogram.max() / 500 {
-                    own_ns_max = own_ns_max.max(shard.histogram.max());
+                if histogram.max() > longest(shard.long()) + histogram.max() / 500 {
+                    own_ns_max = own_ns_max.max(histogram.max());
                 }
             }
-            own_ns_max = own_ns_max.max(longest_below(shard.histogram, LONG_GAP_NS));
+            own_ns_max = own_ns_max.max(longest_below(histogram, LONG_GAP_NS));
         }
         let covered_ns = sum(&all, 0);
         Self {
@@ -306,8 +232,13 @@ fn sum(histogram: &Histogram<u64>, above_ns: u64) -> u64 {
     recorded.map(|cell| cell.value_iterated_to() * cell.count_at_value()).sum()
 }
 
-fn longest(gaps: &[Gap]) -> u64 {
-    gaps.iter().map(|gap| gap.length_ns()).max().unwrap_or(0)
+fn long_gaps(histogram: &Histogram<u64>) -> u64 {
+    let long = histogram.iter_recorded().filter(|cell| cell.value_iterated_to() >= LONG_GAP_NS);
+    long.map(|cell| cell.count_at_value()).sum()
+}
+
+fn longest(gaps: &[LongGap]) -> u64 {
+    gaps.iter().copied().map(length_ns).max().unwrap_or(0)
 }
 
 fn longest_below(histogram: &Histogram<u64>, below_ns: u64) -> u64 {
@@ -341,7 +272,7 @@ pub fn idle_loop(core: Option<CoreId>, duration: Duration) -> Result<GapReport> 
         if let Some(core) = core {
             core_affinity::set_for_current(core_affinity::CoreId { id: core.0 as usize });
         }
-        let mut gaps = GapRecorder::default();
+        let mut gaps = GapHistogram::default();
         // Who asked has gone only if the watch could not be started; the loop ends by itself.
         let _ = watched.send(ThreadId::current());
         let mut now = now_ns();
@@ -358,7 +289,7 @@ pub fn idle_loop(core: Option<CoreId>, duration: Duration) -> Result<GapReport> 
     let watch = Watch::start(&[(shard, core)], now_ns())?;
     let gaps = thread.join().expect("the loop does not panic");
     let delays = watch.finish();
-    Ok(GapReport::of(&[ShardGaps { histogram: gaps.histogram(), long: gaps.long(), delays: delays.first() }]))
+    Ok(GapReport::of(&[gaps], &delays))
 }
 
 #[cfg(test)]
@@ -367,13 +298,13 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    fn gap(start_ms: u64, end_ms: u64) -> Gap {
-        Gap { start_ns: start_ms * MS, end_ns: end_ms * MS }
+    fn gap(start_ms: u64, end_ms: u64) -> LongGap {
+        LongGap { start_ns: start_ms * MS, end_ns: end_ms * MS }
     }
 
     /// Samples of (moment, counter) in milliseconds, a gap, and the host's part of it in milliseconds.
     #[track_caller]
-    fn check(samples: &[(u64, u64)], gap: Gap, part_ms: u64) {
+    fn check(samples: &[(u64, u64)], gap: LongGap, part_ms: u64) {
         let mut log = DelayLog::default();
         samples.iter().for_each(|&(at, total)| log.sample(at * MS, total * MS));
         assert_eq!(log.part_of(gap), part_ms * MS, "{samples:?} {gap:?}");
@@ -409,7 +340,7 @@ mod tests {
 
     #[test]
     fn a_report_takes_the_hosts_part_from_each_gap() {
-        let mut gaps = GapRecorder::default();
+        let mut gaps = GapHistogram::default();
         // Batches every 50 us, except 7 ms that the host took most of and 2 ms that nobody took.
         let mut now = 0;
         for step in 0..1000u64 {
@@ -424,8 +355,8 @@ mod tests {
         for (at, total) in [(0, 0), (4, 0), (12, 0), (13, 6 * MS), (100, 6 * MS)] {
             delays.run_delay.sample(at * MS, total);
         }
-        let shard = ShardGaps { histogram: gaps.histogram(), long: gaps.long(), delays: Some(&delays) };
-        let report = GapReport::of(&[shard]);
+        let gaps = [gaps];
+        let report = GapReport::of(&gaps, &[delays]);
         let near = |found: f64, expected: f64| (found - expected).abs() <= expected * 0.002;
         assert!(near(report.p50, 50.0) && near(report.p99, 50.0), "{report:?}");
         assert!(near(report.max, 7000.0) && near(report.max_not_host, 2000.0), "{report:?}");
@@ -434,21 +365,38 @@ mod tests {
         assert!(near(report.share_over_1ms_not_host, 2000.0 / covered), "{report:?}");
         assert_eq!((report.long, report.long_host, report.long_unclassified), (2, 1, 0));
 
-        let unwatched = GapReport::of(&[ShardGaps { delays: None, ..shard }]);
-        assert!(near(unwatched.max_not_host, 7000.0), "{unwatched:?}");
-        let lost = GapReport::of(&[ShardGaps { long: &gaps.long()[1..], ..shard }]);
-        assert!(near(lost.max_not_host, 7000.0) && lost.long_unclassified == 1, "{lost:?}");
+        let unwatched = GapReport::of(&gaps, &[]);
+        assert!(near(unwatched.max_not_host, 7000.0) && unwatched.long_host == 0, "{unwatched:?}");
+    }
+
+    #[test]
+    fn a_long_gap_that_was_not_kept_is_ours() {
+        // Batches 200 us apart until no more are kept, then 9 ms, all of it the host's.
+        let mut gaps = GapHistogram::default();
+        let mut now = 0;
+        gaps.batch_started(now);
+        while gaps.long().len() as u64 == gaps.histogram().len() {
+            now += 200_000;
+            gaps.batch_started(now);
+        }
+        let mut delays = HostDelays::default();
+        delays.run_delay.sample(now, 0);
+        delays.run_delay.sample(now + 9 * MS, 9 * MS);
+        gaps.batch_started(now + 9 * MS);
+        let report = GapReport::of(&[gaps], &[delays]);
+        assert!(report.max_not_host > 8990.0 && report.long_unclassified == 2, "{report:?}");
+        assert!(report.share_over_1ms_not_host > 0.0, "{report:?}");
     }
 
     #[test]
     fn short_gaps_are_ours_and_no_gaps_are_zero() {
-        let mut gaps = GapRecorder::default();
+        let mut gaps = GapHistogram::default();
         [0, 10_000, 40_000].into_iter().for_each(|now| gaps.batch_started(now));
         gaps.idle();
         gaps.batch_started(900 * MS);
-        let report = GapReport::of(&[ShardGaps { histogram: gaps.histogram(), long: gaps.long(), delays: None }]);
+        let report = GapReport::of(&[gaps], &[]);
         assert!((report.max_not_host - 30.0).abs() < 0.1, "{report:?}");
-        assert_eq!(GapReport::of(&[]).max, 0.0);
+        assert_eq!(GapReport::of(&[], &[]).max, 0.0);
     }
 
     #[test]

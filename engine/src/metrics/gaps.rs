@@ -10,8 +10,8 @@ use hdrhistogram::Histogram;
 /// Gaps from this length on are kept one by one.
 pub const LONG_GAP_NS: u64 = 100_000;
 
-/// Most long gaps that are kept between two looks.
-const LONG_GAPS_MAX: usize = 4096;
+/// Most long gaps that are kept between two looks: 1 MiB, enough for a minute of one every millisecond.
+const LONG_GAPS_MAX: usize = 1 << 16;
 
 /// A gap of at least [`LONG_GAP_NS`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,7 +81,7 @@ impl GapHistogram {
         if self.total_ns == 0 { 0.0 } else { self.over_1ms_ns as f64 / self.total_ns as f64 }
     }
 
-    /// The long gaps, oldest first; at most 4096 are kept.
+    /// The long gaps, oldest first; at most 65,536 are kept.
     pub fn long(&self) -> &[LongGap] {
         &self.long
     }
