@@ -4,7 +4,7 @@ use crate::Result;
 use crate::config::EngineConfig;
 use crate::coordinator::{EpochStats, Outcome};
 use crate::job::Job;
-use crate::launch;
+use crate::launch::{self, Tuning};
 use crate::metrics::{GapHistogram, ShardMetrics};
 use crate::runtime::{Ended, LiveMetrics, Threads, ToCoordinator};
 use crate::time::MonotonicClock;
@@ -33,7 +33,7 @@ impl Engine {
         let files = || Box::new(RealFiles) as Box<dyn Files>;
         let populator = Populator::start()?;
         let prefault = if config.prefault_all { Prefault::All(populator) } else { Prefault::Ahead(populator) };
-        let launch = launch::prepare(&config, job, shards, &files, &prefault, 0)?;
+        let launch = launch::prepare(&config, job, shards, &files, &Tuning::new(prefault), 0)?;
         let (restored, warnings) = (launch.restored, placement.warnings.clone());
         let already_ended = launch.seeds.is_empty();
         let threads = Threads::start(launch, &placement, clock, config.busy_poll)?;

@@ -4,7 +4,7 @@
 
 use crate::config::{EngineConfig, Restore};
 use crate::coordinator::{Coordinator, Plan, Schedule};
-use crate::exchange::{Channel, EdgeEnds, OpenEdge, exchange_edge, forward_edge};
+use crate::exchange::{Channel, EdgeEnds, OpenEdge, RING_BYTES_MIN, exchange_edge, forward_edge};
 use crate::job::{BuildContext, EdgeKey, FinishedJob, RestoredStage};
 use crate::metrics::ShardMetrics;
 use crate::shard::{Command, NamedStage, Report, Shard, TurnInput, Turned};
@@ -20,8 +20,25 @@ use millstream_state::{Epoch, KeyGroupCount, Schema};
 use std::collections::VecDeque;
 use std::path::PathBuf;
 
-/// Most records that a stage takes in one call.
-const RECORDS_MAX: usize = 1024;
+/// What the runtime sets and no user needs to: the simulator draws it at random.
+#[derive(Clone, Debug)]
+pub(crate) struct Tuning {
+    /// When the memory of the stores becomes real.
+    pub prefault: Prefault,
+    /// Most records that a stage takes in one call.
+    pub records_max: usize,
+    /// Smallest ring of an exchange.
+    pub ring_bytes_min: usize,
+    /// Bytes of a segment file: at first, and at most.
+    pub segment_bytes: Option<(u64, u64)>,
+}
+
+impl Tuning {
+    /// What a job runs with.
+    pub(crate) fn new(prefault: Prefault) -> Self {
+        Self { prefault, records_max: 1024, ring_bytes_min: RING_BYTES_MIN, segment_bytes: None }
+    }
+}
 
 /// A job about to run.
 pub(crate) struct Launch {
@@ -40,7 +57,7 @@ pub(crate) fn prepare(
     job: FinishedJob,
     shards: u32,
     files: &dyn Fn() -> Box<dyn Files>,
-    prefault: &Prefault,
+    tuning: &Tuning,
     now_ns: u64,
 ) -> Result<Launch> {
     config.validate()?;
@@ -69,7 +86,7 @@ pub(crate) fn prepare(
         Vec::new()
     } else {
         let directory = dir.as_ref().map(|dir| dir.path().to_owned());
-        let origin = Origin { directory, run, next_epoch, key_groups, channels: &channels, prefault };
+        let origin = Origin { directory, run, next_epoch, key_groups, channels: &channels, tuning };
         seeds(config, &job, shards, &manifest, &origin)?
     };
     let plan = Plan {
@@ -198,7 +215,7 @@ struct Origin<'a> {
     next_epoch: Epoch,
     key_groups: KeyGroupCount,
     channels: &'a [(String, Schema)],
-    prefault: &'a Prefault,
+    tuning: &'a Tuning,
 }
 
 fn seeds(
@@ -212,8 +229,7 @@ fn seeds(
     let mut edges: Vec<Vec<EdgeEnds>> = (0..shards).map(|_| Vec::new()).collect();
     for (number, (_, re_partitions)) in (0u32..).zip(&job.edges) {
         let make = if *re_partitions { exchange_edge } else { forward_edge };
-        for (ends, part) in edges.iter_mut().zip(make(number, shards, ring_bytes.max(crate::exchange::RING_BYTES_MIN)))
-        {
+        for (ends, part) in edges.iter_mut().zip(make(number, shards, ring_bytes.max(origin.tuning.ring_bytes_min))) {
             ends.push(part);
         }
     }
@@ -231,7 +247,10 @@ fn seeds(
         store.key_groups = origin.key_groups;
         store.memory_bytes_max = config.state_memory_bytes_per_core;
         store.flush_bytes_per_second = u64::from(config.flush_mbps) * 1_000_000;
-        store.prefault = origin.prefault.clone();
+        store.prefault = origin.tuning.prefault.clone();
+        if let Some((min, max)) = origin.tuning.segment_bytes {
+            (store.segments.segment_bytes_min, store.segments.segment_bytes_max) = (min, max);
+        }
         let mut input = RestoreInput::of(manifest, directory, shard, shards);
         // In the order in which their records are fed, and named by their place in it.
         let mut logs: Vec<(usize, Channel, &millstream_state::format::ChannelLog)> = Vec::new();
@@ -267,6 +286,7 @@ fn seeds(
             log_stages,
             stages,
             restored: Epoch(origin.next_epoch.0 - 1),
+            records_max: origin.tuning.records_max,
         }
     };
     Ok((0u32..).zip(edges).map(seed).collect())
@@ -313,6 +333,7 @@ pub(crate) struct ShardSeed {
     stages: Vec<RestoredStage>,
     /// Every epoch up to this one is past.
     restored: Epoch,
+    records_max: usize,
 }
 
 /// A shard with all its life: it restores its state, waits for the others, runs.
@@ -463,6 +484,6 @@ impl ShardSeed {
         }
         // The job no longer has them, and the settings allow to leave them behind.
         store.drop_unopened();
-        Ok(Shard::new(stages, store, self.restored, self.durable, RECORDS_MAX))
+        Ok(Shard::new(stages, store, self.restored, self.durable, self.records_max))
     }
 }

@@ -26,6 +26,7 @@ pub mod metrics;
 pub mod operator;
 mod runtime;
 mod shard;
+pub mod sim;
 pub mod sink;
 pub mod source;
 mod stage;

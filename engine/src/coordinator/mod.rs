@@ -461,8 +461,15 @@ impl Coordinator {
             }
             Published::Failed(epoch, error) => self.give_up(epoch, &error, now_ns),
             Published::InDoubt(epoch, error) => {
-                // Neither complete nor given up: the next manifest that is durable decides.
+                // Neither complete nor given up: the next manifest that is durable decides. What began before it comes too
+                // late for a manifest of its own.
                 self.note_failure(epoch, &error);
+                while let Some(earlier) =
+                    self.in_flight.iter().find(|earlier| earlier.epoch < epoch && !earlier.in_doubt)
+                {
+                    let late = Error::unavailable(format_args!("epoch {epoch} was ready first and is in doubt"));
+                    self.give_up(earlier.epoch, &late, now_ns);
+                }
                 if let Some(epoch) = self.in_flight.iter_mut().find(|in_flight| in_flight.epoch == epoch) {
                     epoch.in_doubt = true;
                     epoch.is_final = false;

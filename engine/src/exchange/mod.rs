@@ -38,6 +38,7 @@ pub(crate) const CHUNK_BYTES: usize = 4096;
 
 /// Least capacity of a ring in bytes; also the largest record that may cross an exchange with the default settings.
 pub(crate) const RING_BYTES_MIN: usize = 64 << 10;
+const _: () = assert!(RING_BYTES_MIN >= CHUNK_BYTES);
 
 /// Signals that may wait in one ring; a receiver reads them every turn, even when it takes no records.
 const RING_SIGNALS: usize = 64;
