@@ -93,6 +93,35 @@ fn the_bytes_of_version_1_are_those_in_the_repository() {
 }
 
 #[test]
+fn the_document_tells_sizes_and_hashes_as_they_are() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/FORMAT.md");
+    let document = std::fs::read_to_string(path).unwrap();
+    let mut hashes = 0;
+    for line in document.lines() {
+        let cells: Vec<&str> = line.split('|').map(|cell| cell.trim().trim_matches('`')).collect();
+        let [_, key, hash, _] = cells[..] else { continue };
+        let Ok(hash) = u64::from_str_radix(hash, 16) else { continue };
+        let key = key.replace("\\x01", "\x01").replace("\\0", "\0");
+        assert_eq!(crate::hash::hash_bytes(key.as_bytes()), hash, "{key:?}");
+        hashes += 1;
+    }
+    assert_eq!(hashes, 10);
+    for fact in [
+        format!("Header, {} bytes", Manifest::HEADER_BYTES),
+        format!("Entry of an extent, {} bytes", ExtentEntry::SIZE),
+        format!("a header of {} bytes", ExtentHeader::SIZE),
+        format!("At most {} MiB together", EXTENT_BYTES_MAX >> 20),
+        format!("Format version {FORMAT_VERSION}."),
+        FORMAT_FILE.to_owned(),
+    ] {
+        assert!(document.contains(&fact), "{fact}");
+    }
+    for line in ["millstream state directory", "run 4", "crc32 b2e02557", "crc32 881c25c3"] {
+        assert!(document.contains(line), "{line}");
+    }
+}
+
+#[test]
 fn what_is_encoded_decodes_to_the_same() {
     let manifest = manifest();
     assert_eq!(Manifest::decode(&manifest.encode()), Ok(manifest));
