@@ -482,8 +482,22 @@ impl ShardSeed {
             let task = stage.plan.build(&stage.name, &mut cx)?;
             stages.push(NamedStage { name: stage.name, task });
         }
+        #[cfg(feature = "planted-bugs")]
+        plant_in(&mut store);
         // The job no longer has them, and the settings allow to leave them behind.
         store.drop_unopened();
         Ok(Shard::new(stages, store, self.restored, self.durable, self.records_max))
     }
+}
+
+/// Plants in the store what is planted on this thread.
+#[cfg(feature = "planted-bugs")]
+fn plant_in(store: &mut ShardStore) {
+    use millstream_state::shard_store::Fault;
+    let bugs = [
+        (planted!(AckBeforeWrite), Fault::AckBeforeWrite),
+        (planted!(DroppedTombstone), Fault::DroppedTombstone),
+        (planted!(PageReusedEarly), Fault::PageReusedEarly),
+    ];
+    bugs.into_iter().filter(|(is_planted, _)| *is_planted).for_each(|(_, fault)| store.plant(fault));
 }

@@ -15,6 +15,14 @@ pub enum PlantedBug {
     HeldBackNotLogged,
     /// Records on their way from a shard to itself are in no log.
     OwnQueueNotLogged,
+    /// Nothing is made durable before a manifest relies on it.
+    ManifestBeforeSync,
+    /// A shard acknowledges before its last write and sync have completed.
+    AckBeforeWrite,
+    /// Removing a key leaves no tombstone, though older extents hold the key.
+    DroppedTombstone,
+    /// A page is reused though a failed epoch, or the one after it, still needs it.
+    PageReusedEarly,
     /// Lines that a file sink holds in its buffer at the cut are in no epoch's output.
     StagedLinesLost,
 }

@@ -10,10 +10,11 @@ use crate::shard::{Command, EpochFlag, Report, TurnInput, Turned};
 use crate::time::{Clock, ManualClock};
 use crate::{Error, ErrorKind, Result};
 use millstream_state::hash::hash_bytes;
-use millstream_state::io::Files;
 use millstream_state::io::sim::{SimConfig, SimDisk};
+use millstream_state::io::{Buffer, Disk, Done, Files, Request, Token};
 use millstream_state::log::Prefault;
 use std::collections::VecDeque;
+use std::io;
 use std::path::Path;
 
 /// Starts after which a run counts as one that never ends.
@@ -90,7 +91,7 @@ struct Life {
 
 struct Member {
     actor: ShardActor,
-    disk: SimDisk,
+    disk: ShardDisk,
     commands: VecDeque<Command>,
     flag: EpochFlag,
 }
@@ -98,7 +99,7 @@ struct Member {
 impl World {
     pub(super) fn new(mut random: Random, config: EngineConfig, options: SimOptions) -> Self {
         let mut disk = options.disk.clone();
-        disk.delay_ticks_max = random.range(1, 40) as u32;
+        disk.delay_ticks_max = random.range(1, 5 * u64::from(options.disk.delay_ticks_max)) as u32;
         let disk = SimDisk::new(random.next(), disk);
         Self { random, config, options, disk, clock: ManualClock::default(), trace: 0, crashes: 0, epochs_completed: 0 }
     }
@@ -168,7 +169,7 @@ impl World {
         let Launch { coordinator, seeds, .. } = launch;
         let member = |seed| Member {
             actor: ShardActor::new(seed),
-            disk: self.disk.clone(),
+            disk: ShardDisk { disk: self.disk.clone(), skipped: Vec::new() },
             commands: VecDeque::new(),
             flag: EpochFlag::from_bits(0),
         };
@@ -240,5 +241,35 @@ impl World {
             life.reports.push_back((actor as u32, report));
         }
         disk.advance(1);
+    }
+}
+
+/// A shard's way to the disk; skips syncs when that bug is planted.
+struct ShardDisk {
+    disk: SimDisk,
+    skipped: Vec<Token>,
+}
+
+impl Disk for ShardDisk {
+    fn buffer(&mut self, bytes: usize) -> Buffer {
+        self.disk.buffer(bytes)
+    }
+    fn recycle(&mut self, buffer: Buffer) {
+        self.disk.recycle(buffer);
+    }
+    fn submit(&mut self, request: Request) -> Token {
+        if planted!(ManifestBeforeSync) && matches!(request, Request::Sync(_)) {
+            // No disk counts from the top.
+            let token = Token(u64::MAX - self.skipped.len() as u64);
+            self.skipped.push(token);
+            return token;
+        }
+        self.disk.submit(request)
+    }
+    fn take(&mut self, token: Token) -> Option<io::Result<Done>> {
+        if self.skipped.contains(&token) { Some(Ok(Done::Synced)) } else { self.disk.take(token) }
+    }
+    fn in_flight(&self) -> usize {
+        self.disk.in_flight()
     }
 }
