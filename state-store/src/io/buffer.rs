@@ -13,7 +13,8 @@ pub struct Buffer(Memory);
 
 enum Memory {
     Heap(HeapBuffer),
-    Dma(glommio::io::DmaBuffer),
+    /// The ring's memory, and how much of it counts.
+    Dma(glommio::io::DmaBuffer, usize),
 }
 
 /// An aligned part of a vector. Unlike a [`Buffer`] it may change threads.
@@ -76,7 +77,7 @@ impl Buffer {
         assert!(length <= self.len(), "a buffer of {} bytes cannot be cut to {length}", self.len());
         match &mut self.0 {
             Memory::Heap(heap) => heap.length = length,
-            Memory::Dma(buffer) => buffer.trim_to_size(length),
+            Memory::Dma(_, counted) => *counted = length,
         }
     }
 
@@ -84,19 +85,19 @@ impl Buffer {
     pub(super) fn into_heap(self) -> HeapBuffer {
         match self.0 {
             Memory::Heap(heap) => heap,
-            Memory::Dma(buffer) => {
-                let mut heap = HeapBuffer::new(buffer.len().next_multiple_of(ALIGNMENT_BYTES));
-                heap.length = buffer.len();
-                heap.copy_from_slice(buffer.as_bytes());
+            Memory::Dma(buffer, length) => {
+                let mut heap = HeapBuffer::new(length.next_multiple_of(ALIGNMENT_BYTES));
+                heap.length = length;
+                heap.copy_from_slice(&buffer.as_bytes()[..length]);
                 heap
             }
         }
     }
 
-    /// The memory a ring can use, or the buffer back when it lies on the heap.
-    pub(super) fn into_dma(self) -> Result<glommio::io::DmaBuffer, Self> {
+    /// The memory a ring can use and how much of it counts, or the buffer back when it lies on the heap.
+    pub(super) fn into_dma(self) -> Result<(glommio::io::DmaBuffer, usize), Self> {
         match self.0 {
-            Memory::Dma(buffer) => Ok(buffer),
+            Memory::Dma(buffer, length) => Ok((buffer, length)),
             heap @ Memory::Heap(_) => Err(Self(heap)),
         }
     }
@@ -110,7 +111,8 @@ impl From<HeapBuffer> for Buffer {
 
 impl From<glommio::io::DmaBuffer> for Buffer {
     fn from(buffer: glommio::io::DmaBuffer) -> Self {
-        Self(Memory::Dma(buffer))
+        let length = buffer.len();
+        Self(Memory::Dma(buffer, length))
     }
 }
 
@@ -119,7 +121,7 @@ impl Deref for Buffer {
     fn deref(&self) -> &[u8] {
         match &self.0 {
             Memory::Heap(heap) => heap,
-            Memory::Dma(buffer) => buffer.as_bytes(),
+            Memory::Dma(buffer, length) => &buffer.as_bytes()[..*length],
         }
     }
 }
@@ -128,7 +130,7 @@ impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         match &mut self.0 {
             Memory::Heap(heap) => heap,
-            Memory::Dma(buffer) => buffer.as_bytes_mut(),
+            Memory::Dma(buffer, length) => &mut buffer.as_bytes_mut()[..*length],
         }
     }
 }

@@ -16,7 +16,7 @@ use glommio::GlommioError;
 use glommio::io::{DmaBuffer, DmaFile, OpenOptions};
 use rustix::fs::{Mode, OFlags};
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -27,13 +27,17 @@ use std::rc::Rc;
 /// takes in one piece, because glommio does not split.
 const READ_BYTES_MAX: usize = 128 << 10;
 
-/// Buffers kept for reuse.
-const SPARES_MAX: usize = 8;
+/// Buffers kept for reuse; beyond them the one unused for longest goes.
+const SPARES_MAX: usize = 12;
+
+/// What is left of a buffer that was cut is copied when it is no longer than this: cutting the ring's memory is for good,
+/// and a large buffer is dearer to make than a small one to copy.
+const COPY_BYTES_MAX: usize = 64 << 10;
 
 /// The disks of this machine, for one shard.
 pub struct DmaDisk {
     shared: Rc<RefCell<Shared>>,
-    spares: Vec<DmaBuffer>,
+    spares: VecDeque<DmaBuffer>,
     submitted_count: u64,
 }
 
@@ -54,24 +58,45 @@ impl DmaDisk {
     /// When not called on a glommio executor.
     pub fn new() -> Self {
         assert!(glommio::executor().id() > 0, "a DmaDisk is made on its shard's executor");
-        Self { shared: Rc::default(), spares: Vec::new(), submitted_count: 0 }
+        Self { shared: Rc::default(), spares: VecDeque::new(), submitted_count: 0 }
     }
 
     fn aligned(&mut self, bytes: usize) -> DmaBuffer {
-        if let Some(index) = self.spares.iter().position(|spare| spare.len() == bytes) {
-            return self.spares.swap_remove(index);
-        }
-        let mut buffer = glommio::allocate_dma_buffer(bytes);
-        buffer.as_bytes_mut().fill(0);
-        buffer
+        let spare = self.spares.iter().position(|spare| spare.len() == bytes);
+        spare.and_then(|index| self.spares.remove(index)).unwrap_or_else(|| {
+            let mut buffer = glommio::allocate_dma_buffer(bytes);
+            buffer.as_bytes_mut().fill(0);
+            buffer
+        })
     }
 
+    fn keep(&mut self, buffer: DmaBuffer) {
+        if self.spares.len() == SPARES_MAX {
+            self.spares.pop_front();
+        }
+        self.spares.push_back(buffer);
+    }
+
+    /// The bytes of `buffer` and no others, in memory that the ring can write from.
     fn in_ring_memory(&mut self, buffer: Buffer) -> DmaBuffer {
-        buffer.into_dma().unwrap_or_else(|heap| {
-            let mut copy = self.aligned(heap.len());
-            copy.as_bytes_mut().copy_from_slice(&heap);
+        let copy = |disk: &mut Self, bytes: &[u8]| {
+            let mut copy = disk.aligned(bytes.len());
+            copy.as_bytes_mut().copy_from_slice(bytes);
             copy
-        })
+        };
+        match buffer.into_dma() {
+            Err(heap) => copy(self, &heap),
+            Ok((whole, length)) if length == whole.len() => whole,
+            Ok((cut, length)) if length <= COPY_BYTES_MAX => {
+                let rest = copy(self, &cut.as_bytes()[..length]);
+                self.keep(cut);
+                rest
+            }
+            Ok((mut cut, length)) => {
+                cut.trim_to_size(length);
+                cut
+            }
+        }
     }
 }
 
@@ -106,7 +131,13 @@ async fn run(shared: &RefCell<Shared>, request: Plain) -> io::Result<Done> {
             let file = options.dma_open(&path.0).await.map_err(|error| open_error(&path.0, error))?;
             if let Some(bytes) = bytes.filter(|&bytes| bytes > 0) {
                 // Mode 0: the length grows too. Appending to blocks that are not allocated goes through kernel threads.
-                file.pre_allocate(bytes, false).await?;
+                if let Err(error) = file.pre_allocate(bytes, false).await.map_err(io::Error::from) {
+                    if error.kind() != io::ErrorKind::Unsupported {
+                        return Err(error);
+                    }
+                    // A file system that cannot allocate in advance: slower, and as safe.
+                    file.truncate(bytes).await?;
+                }
             }
             let length = file.file_size().await?;
             let mut shared = shared.borrow_mut();
@@ -223,10 +254,8 @@ impl Disk for DmaDisk {
     }
 
     fn recycle(&mut self, buffer: Buffer) {
-        if let Ok(buffer) = buffer.into_dma()
-            && self.spares.len() < SPARES_MAX
-        {
-            self.spares.push(buffer);
+        if let Ok((buffer, _)) = buffer.into_dma() {
+            self.keep(buffer);
         }
     }
 
@@ -307,6 +336,17 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_back_from_a_preallocated_private_file() {
+        check_written_and_read_back(directory);
+    }
+
+    #[test]
+    fn memory_file_systems_work_too_although_not_directly() {
+        if Path::new("/dev/shm").is_dir() {
+            check_written_and_read_back(|| tempfile::tempdir_in("/dev/shm").unwrap());
+        }
+    }
+
+    fn check_written_and_read_back(directory: fn() -> tempfile::TempDir) {
         on_an_executor(async || {
             let dir = directory();
             let path = dir.path().join("segment");
@@ -391,6 +431,8 @@ mod tests {
             }
             finish(&mut disk, Request::Close { file, length: None }).await.unwrap();
             assert_eq!(std::fs::read(&path).unwrap(), [[1; 4096], [1; 4096], [2; 4096]].concat());
+            let spare = disk.spares.iter().map(DmaBuffer::len).collect::<Vec<_>>();
+            assert_eq!(spare, [65_536], "the cut one is whole again");
         });
     }
 }

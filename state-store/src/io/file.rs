@@ -43,7 +43,10 @@ impl BlockingDisk {
             Request::Create { path, bytes } => {
                 let file = open(&path, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)?;
                 if bytes > 0 {
-                    rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes)?;
+                    match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes) {
+                        Err(rustix::io::Errno::OPNOTSUPP) => file.set_len(bytes)?,
+                        allocated => allocated?,
+                    }
                 }
                 self.keep(file)
             }

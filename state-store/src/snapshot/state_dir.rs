@@ -144,14 +144,14 @@ impl StateDir {
         if options.retain_count == 0 {
             return Err(Error::invalid("at least one epoch must be kept"));
         }
-        files.create_dir_all(path).map_err(|error| unavailable(path, &error))?;
+        files.create_dir_all(path).map_err(|error| unusable(path, &error))?;
         let lock_path = path.join(LOCK_FILE);
         let lock = files.lock(&lock_path).map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock => {
                 let what = format_args!("{}: another process owns this state directory; stop it first", path.display());
                 Error::new(ErrorKind::Locked, what)
             }
-            _ => unavailable(&lock_path, &error),
+            _ => unusable(&lock_path, &error),
         })?;
         if !Catalog::scan(&*files, path)?.has_format {
             make(&*files, path, options)?;
@@ -488,6 +488,19 @@ impl StateDir {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(unavailable(&path, &error)),
             _ => Ok(()),
         }
+    }
+}
+
+/// The error of a directory that cannot be taken: a wrong path or wrong rights are for the user to put right.
+fn unusable(path: &Path, error: &io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            Error::invalid(format_args!("{}: the state directory must be writable: {error}", path.display()))
+        }
+        io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
+            Error::invalid(format_args!("{}: a state directory is expected here: {error}", path.display()))
+        }
+        _ => unavailable(path, error),
     }
 }
 

@@ -541,4 +541,6 @@ fn real_files_hold_what_was_published_and_the_tools_read_it() {
     let bad = verify_snapshots(&RealFiles, &path, Some(newest)).unwrap();
     assert_eq!((bad[0].bad.len(), bad[0].bad[0].file.as_path()), (1, segment.as_path()));
     assert_eq!(verify_snapshots(&RealFiles, &path, Some(Epoch(9))).unwrap_err().kind(), ErrorKind::Invalid);
+    let error = StateDir::open(Box::new(RealFiles), &segment, &options()).unwrap_err();
+    assert!(error.kind() == ErrorKind::Invalid && error.message().contains("a state directory is expected"), "{error}");
 }
