@@ -216,8 +216,11 @@ enum Memory {
 pub(crate) struct Buckets {
     base: *mut Bucket,
     capacity: usize,
+    /// `2^(bits + 1) - 1`.
+    mask: usize,
+    /// `2^bits + split`.
+    count: usize,
     bits: u32,
-    split: usize,
     memory: Memory,
 }
 
@@ -231,14 +234,14 @@ impl Buckets {
     pub(crate) fn heap(bits: u32) -> Self {
         let mut memory = vec![Bucket::EMPTY; 1 << bits];
         let (base, capacity) = (memory.as_mut_ptr(), memory.len());
-        Self { base, capacity, bits, split: 0, memory: Memory::Heap(memory) }
+        Self { base, capacity, mask: (2 << bits) - 1, count: 1 << bits, bits, memory: Memory::Heap(memory) }
     }
 
     /// `2^bits` empty buckets in address space for `capacity`.
     pub(crate) fn mapped(bits: u32, capacity: usize) -> Result<Self> {
         let owner = Owner::reserve(capacity.max(1 << bits) * size_of::<Bucket>())?;
         let (base, capacity) = (owner.base().cast(), owner.len() / size_of::<Bucket>());
-        Ok(Self { base, capacity, bits, split: 0, memory: Memory::Mapped(owner) })
+        Ok(Self { base, capacity, mask: (2 << bits) - 1, count: 1 << bits, bits, memory: Memory::Mapped(owner) })
     }
 
     /// Takes over the buckets and the shape of another array.
@@ -246,8 +249,7 @@ impl Buckets {
         assert!(other.count() <= self.capacity, "I3: {} buckets into {}", other.count(), self.capacity);
         // SAFETY: I3 on both sides and the assertion; two arrays never overlap.
         unsafe { self.base.copy_from_nonoverlapping(other.base, other.count()) };
-        self.bits = other.bits;
-        self.split = other.split;
+        (self.mask, self.count, self.bits) = (other.mask, other.count, other.bits);
     }
 
     /// Makes address space for `capacity` buckets; `false` when that cannot be done now.
@@ -285,7 +287,7 @@ impl Buckets {
     /// Home buckets in use.
     #[inline(always)]
     pub(crate) fn count(&self) -> usize {
-        (1 << self.bits) + self.split
+        self.count
     }
 
     pub(crate) fn bits(&self) -> u32 {
@@ -294,35 +296,37 @@ impl Buckets {
 
     /// How many of the `2^bits` buckets have been split into two.
     pub(crate) fn split(&self) -> usize {
-        self.split
+        self.count - (1 << self.bits)
     }
 
     /// Uses one home bucket more.
     pub(crate) fn extend(&mut self) {
         assert!(self.count() < self.capacity, "I3: no room for another bucket");
-        self.split += 1;
-        if self.split == 1 << self.bits {
-            self.bits += 1;
-            self.split = 0;
+        self.count += 1;
+        if self.count > self.mask {
+            self.set_bits(self.bits + 1);
         }
     }
 
     /// Uses one home bucket less.
     pub(crate) fn retract(&mut self) {
         assert!(self.count() > 1, "the last bucket stays");
-        if self.split == 0 {
-            self.bits -= 1;
-            self.split = 1 << self.bits;
+        self.count -= 1;
+        if self.count < 1 << self.bits {
+            self.set_bits(self.bits - 1);
         }
-        self.split -= 1;
+    }
+
+    fn set_bits(&mut self, bits: u32) {
+        self.bits = bits;
+        self.mask = (2 << bits) - 1;
     }
 
     /// Number of the home bucket of a hash.
     #[inline(always)]
     pub(crate) fn home_of(&self, hash: u64) -> usize {
-        let low = hash as u32 as usize;
-        let wide = low & ((2 << self.bits) - 1);
-        if wide < self.count() { wide } else { low & ((1 << self.bits) - 1) }
+        let wide = hash as u32 as usize & self.mask;
+        if wide < self.count { wide } else { wide & (self.mask >> 1) }
     }
 
     /// The home bucket of a hash.
@@ -398,7 +402,7 @@ mod tests {
     #[test]
     fn home_buckets_follow_the_split() {
         let mut buckets = Buckets::heap(4);
-        buckets.bits = 3;
+        (0..8).for_each(|_| buckets.retract());
         assert_eq!(buckets.home_of(0x1f), 7);
         (0..3).for_each(|_| buckets.extend());
         assert_eq!([0x8, 0x9, 0xa, 0xb, 0x3].map(|hash| buckets.home_of(hash)), [8, 9, 10, 3, 3]);

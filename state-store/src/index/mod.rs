@@ -42,6 +42,13 @@ enum Motion {
     Shrinking,
 }
 
+/// An entry in a home bucket, until the index changes.
+#[derive(Clone, Copy)]
+pub(crate) struct HomeSlot {
+    home: usize,
+    slot: u32,
+}
+
 /// Hash to address, for one table.
 pub(crate) struct Index {
     home: Buckets,
@@ -161,6 +168,19 @@ impl Index {
             self.start_to_grow();
         }
         self.step();
+    }
+
+    /// Where in its home bucket the entry for `hash` at `address` is, if it is there.
+    #[inline(always)]
+    pub(crate) fn home_slot(&self, hash: u64, address: Address) -> Option<HomeSlot> {
+        let slot = self.home.home(hash).slot_of(Entry::new(hash, address), tag_of(hash))?;
+        Some(HomeSlot { home: self.home.home_of(hash), slot })
+    }
+
+    /// Has an entry that [`Index::home_slot`] has just found point to `new`.
+    #[inline(always)]
+    pub(crate) fn set(&mut self, at: HomeSlot, hash: u64, new: Address) {
+        self.home.get_mut(at.home).set(at.slot, Entry::new(hash, new));
     }
 
     /// Has the entry for `hash` at `old` point to `new`.

@@ -18,6 +18,7 @@
 mod bit_tree;
 mod epochs;
 mod fault;
+mod files;
 pub(crate) mod mapping;
 mod page;
 mod populate;
@@ -29,12 +30,13 @@ pub use populate::{Populator, Prefault};
 
 pub(crate) use epochs::Epochs;
 pub(crate) use fault::Faults;
+pub(crate) use files::Files;
 pub(crate) use page::{Page, PageId, PageRef, TableRef};
 pub(crate) use populate::Frontier;
 
 use crate::epoch::Epoch;
 use crate::error::Result;
-use crate::format::{EXTENT_BYTES_MAX, ExtentEntry, ExtentHeader, SegmentId};
+use crate::format::{EXTENT_BYTES_MAX, ExtentEntry, ExtentHeader};
 use mapping::Owner;
 use space::{FRAME_ORDER, Space};
 use std::collections::VecDeque;
@@ -115,8 +117,8 @@ pub(crate) struct Pages {
     chains: Vec<(PageId, PageId)>,
     /// Of every page: where it is durable.
     extents: Vec<Option<ExtentEntry>>,
-    /// Files of extents whose pages are gone, one for each.
-    released: Vec<SegmentId>,
+    /// The files that those extents lie in.
+    pub(crate) files: Files,
     /// Pages that no flush has taken yet, by the epoch they were opened in.
     unwritten: VecDeque<(Epoch, Vec<PageRef>)>,
     pub(crate) epochs: Epochs,
@@ -133,6 +135,7 @@ pub(crate) struct Pages {
     reserve_bytes: u64,
     pub(crate) may_use_reserve: bool,
     live_bytes: u64,
+    /// Bytes of records in all pages ever closed.
     appended_bytes: u64,
     /// Bytes of indexes, channel logs and buffers: counted against the limit, kept elsewhere.
     pub(crate) other_bytes: u64,
@@ -168,7 +171,7 @@ impl Pages {
             free_ids: Vec::new(),
             chains: Vec::new(),
             extents: Vec::new(),
-            released: Vec::new(),
+            files: Files::default(),
             unwritten: VecDeque::new(),
             epochs: Epochs::new(running),
             held: Vec::new(),
@@ -373,6 +376,17 @@ impl Pages {
         start.map(|start| (start, blocks))
     }
 
+    /// Ends appending to a page: counts what was, and gives back the blocks behind it.
+    pub(crate) fn close(&mut self, id: PageId) {
+        let page = &mut self.pages[id.at()];
+        self.appended_bytes += u64::from(page.record_bytes());
+        if page.live == 0 {
+            self.die(id);
+        } else {
+            self.trim(id);
+        }
+    }
+
     /// Gives back the blocks behind what a page uses: nothing will be appended to it any more.
     pub(crate) fn trim(&mut self, id: PageId) {
         let page = &mut self.pages[id.at()];
@@ -391,7 +405,6 @@ impl Pages {
         page.live += bytes as u32;
         debug_assert!(page.used as usize <= page.blocks as usize * BLOCK_BYTES, "records beyond the end of their page");
         self.live_bytes += bytes as u64;
-        self.appended_bytes += bytes as u64;
     }
 
     /// Counts `bytes` of a page that no version of a record needs any more; returns the page when nothing in it is live.
@@ -423,7 +436,9 @@ impl Pages {
 
     fn free(&mut self, id: PageId) {
         let page = std::mem::replace(&mut self.pages[id.at()], Page::NOTHING);
-        self.released.extend(self.extents[id.at()].take().map(|extent| extent.segment));
+        if let Some(extent) = self.extents[id.at()].take() {
+            self.files.give_up(&extent);
+        }
         self.space.give_back(page.start, page.blocks);
         self.free_ids.push(id);
     }
@@ -525,18 +540,15 @@ impl Pages {
         self.extents[id.at()].as_ref()
     }
 
-    /// Notes where a page is durable; one that is gone already gives its extent up at once.
-    pub(crate) fn set_extent(&mut self, page: PageRef, extent: ExtentEntry) {
-        if self.resolve(page).is_some() {
-            self.extents[page.id.at()] = Some(extent);
-        } else {
-            self.released.push(extent.segment);
+    /// Notes where a page is durable, as the flush of `epoch` or a restore has found; one that is gone already gives its
+    /// extent up at once. Where it was before is given up when no earlier epoch can name it any more.
+    pub(crate) fn set_extent(&mut self, page: PageRef, extent: ExtentEntry, epoch: Epoch) {
+        self.files.add(&extent);
+        if self.resolve(page).is_none() {
+            self.files.give_up(&extent);
+        } else if let Some(before) = self.extents[page.id.at()].replace(extent) {
+            self.files.give_up_after(&before, epoch);
         }
-    }
-
-    /// The files of extents that were given up since the last call, one for each.
-    pub(crate) fn take_released(&mut self) -> std::vec::Drain<'_, SegmentId> {
-        self.released.drain(..)
     }
 
     /// Plants a bug: a page is free though an epoch may hold it.
@@ -571,7 +583,7 @@ impl Pages {
         self.live_bytes
     }
 
-    /// Bytes of records ever appended.
+    /// Bytes of records ever appended to pages that were closed since. Those of open pages are not counted per record.
     pub(crate) fn appended_bytes(&self) -> u64 {
         self.appended_bytes
     }

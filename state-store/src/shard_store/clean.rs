@@ -18,6 +18,8 @@ use crate::table::Log;
 const PIECE: usize = 32;
 /// Least and most bytes of records looked at in one turn.
 const TURN_BYTES: std::ops::Range<u64> = 8 << 10..64 << 10;
+/// Most bytes of work that appending may leave behind.
+const CREDIT_MAX: u64 = 4 << 20;
 /// Pages looked at to find a sparse one.
 const SAMPLE: u32 = 64;
 /// Memory that a store may waste before cleaning begins, and again for each table.
@@ -35,13 +37,24 @@ pub(super) struct Cleaner {
     cursor: u32,
     table_cursor: usize,
     appended: u64,
+    /// Bytes to look at for what was appended.
+    credit: u64,
     pub(super) moved_bytes: u64,
 }
 
 impl Cleaner {
     pub(super) fn new(factor: f64) -> Self {
         assert!(factor > 1.0, "a space factor of {factor}: must be above 1");
-        Self { factor, victim: None, next: Address::NONE, cursor: 0, table_cursor: 0, appended: 0, moved_bytes: 0 }
+        Self {
+            factor,
+            victim: None,
+            next: Address::NONE,
+            cursor: 0,
+            table_cursor: 0,
+            appended: 0,
+            credit: 0,
+            moved_bytes: 0,
+        }
     }
 
     /// Bytes of memory above what the factor allows.
@@ -55,19 +68,19 @@ impl Cleaner {
     /// One step. Says whether it found something to do.
     pub(super) fn turn(&mut self, log: &mut Log) -> bool {
         let appended = log.pages.appended_bytes() - std::mem::replace(&mut self.appended, log.pages.appended_bytes());
+        self.credit = (self.credit + 2 * appended).min(CREDIT_MAX);
         if self.victim.is_none_or(|victim| log.pages.resolve(victim).is_none_or(|page| !page.is_alive())) {
             self.victim = self.choose(log);
             let Some(victim) = self.victim else { return false };
             self.next = log.pages.page(victim.id).first_record();
         }
-        let budget = (2 * appended).clamp(TURN_BYTES.start, TURN_BYTES.end);
+        let budget = self.credit.clamp(TURN_BYTES.start, TURN_BYTES.end);
         log.pages.may_use_reserve = true;
-        let before = log.pages.appended_bytes();
-        self.clean(log, budget);
+        let moved = self.clean(log, budget);
         log.pages.may_use_reserve = false;
-        self.moved_bytes += log.pages.appended_bytes() - before;
+        self.moved_bytes += moved;
         // What cleaning appends is no reason to clean more.
-        self.appended = log.pages.appended_bytes();
+        self.credit = self.credit.saturating_sub(budget + 2 * moved);
         true
     }
 
@@ -108,9 +121,10 @@ impl Cleaner {
         best.map(|(_, id)| pages.reference(id))
     }
 
-    fn clean(&mut self, log: &mut Log, budget: u64) {
+    /// Looks at `budget` bytes of the victim's records; returns how many were moved.
+    fn clean(&mut self, log: &mut Log, budget: u64) -> u64 {
         let victim = self.victim.expect("chosen");
-        let mut seen = 0;
+        let (mut seen, mut moved) = (0, 0);
         while seen < budget {
             let Some(page) = log.pages.resolve(victim).filter(|page| page.is_alive()) else { break };
             let (id, born, end) = (page.table.id, page.born, page.start_address().after(aligned_used(page.used)));
@@ -132,15 +146,16 @@ impl Cleaner {
                 // Walked through: whatever still lives in it was put there since, which a frozen page does not allow.
                 debug_assert!(false, "a page lives after it was cleaned");
                 self.victim = None;
-                return;
+                return moved;
             }
             let may_drop = pages.oldest_born(id) >= born;
             for (hash, address) in &found[..count] {
-                if core.clean(pages, *hash, *address, may_drop).is_err() {
+                let Ok(bytes) = core.clean(pages, *hash, *address, may_drop) else {
                     // Not even the reserve is left: what is held must go first.
                     self.victim = None;
-                    return;
-                }
+                    return moved;
+                };
+                moved += bytes as u64;
                 if pages.resolve(victim).is_none_or(|page| !page.is_alive()) {
                     break;
                 }
@@ -149,6 +164,7 @@ impl Cleaner {
         if log.pages.resolve(victim).is_none_or(|page| !page.is_alive()) {
             self.victim = None;
         }
+        moved
     }
 }
 

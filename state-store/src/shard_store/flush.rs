@@ -233,7 +233,9 @@ impl Flusher {
                 None => {}
                 Some(known) if !known.is_in(active.epoch) => {}
                 Some(known) => {
-                    let header = ExtentHeader {
+                    // One that is durable elsewhere keeps its header: only its place changes.
+                    let durable = log.pages.extent(page.id).map(|extent| extent.header);
+                    let header = durable.unwrap_or_else(|| ExtentHeader {
                         kind: ExtentKind::Pages,
                         payload_bytes: known.record_bytes(),
                         table: known.table.number,
@@ -244,7 +246,7 @@ impl Flusher {
                         sequence: known.sequence,
                         schema: log.known(known.table.number).schema,
                         address: u64::from(known.start),
-                    };
+                    });
                     let image = &log.pages.image(page.id)[PAGE_HEADER_BYTES..];
                     let fill = |payload: &mut [u8]| payload.copy_from_slice(image);
                     let Some(entry) = self.writer.append(disk, &header, fill) else { return bytes > 0 };
@@ -289,7 +291,7 @@ impl Flusher {
             self.is_sealing = true;
             active.stage = Stage::Sealing;
             if log.pages.faults.ack_before_write() {
-                active.written.iter().for_each(|(page, extent)| log.pages.set_extent(*page, *extent));
+                active.written.drain(..).for_each(|(page, extent)| log.pages.set_extent(page, extent, active.epoch));
                 active.stage = Stage::Listing(0);
             }
             return true;
@@ -301,7 +303,7 @@ impl Flusher {
     fn sealed(&mut self, log: &mut Log) {
         let Some(active) = self.active.as_mut().filter(|active| matches!(active.stage, Stage::Sealing)) else { return };
         for (page, extent) in active.written.drain(..) {
-            log.pages.set_extent(page, extent);
+            log.pages.set_extent(page, extent, active.epoch);
         }
         active.stage = Stage::Listing(0);
     }

@@ -19,6 +19,7 @@ mod clean;
 mod flush;
 mod pace;
 mod restore;
+mod rewrite;
 
 #[cfg(feature = "planted-bugs")]
 pub use crate::log::Fault;
@@ -36,6 +37,7 @@ use crate::table::{Domain, Log, Table, TableOptions};
 use crate::value::{Key, State};
 use clean::Cleaner;
 use flush::Flusher;
+use rewrite::Rewriter;
 use std::path::PathBuf;
 
 /// Held pages looked at in one turn.
@@ -127,6 +129,10 @@ pub struct StoreStats {
     pub channel_log_bytes: u64,
     /// Bytes that snapshots have written.
     pub written_bytes: u64,
+    /// Segment files as far as they have been written, and of that what is of use.
+    pub file_bytes: u64,
+    /// Extents in those files that the next snapshot would name.
+    pub file_bytes_used: u64,
     /// Memory above what [`StoreConfig::space_factor`] allows, which cleaning is working off.
     pub debt_bytes: u64,
     /// Bytes of records that cleaning has moved.
@@ -168,6 +174,7 @@ pub struct ShardStore {
     log: Log,
     flusher: Flusher,
     cleaner: Cleaner,
+    rewriter: Rewriter,
     /// Bytes of channel logs that the limit counts already.
     log_bytes: u64,
 }
@@ -183,7 +190,8 @@ impl ShardStore {
         let rate = config.flush_bytes_per_second;
         let flusher = Flusher::new(config.segments.clone(), rate, config.own_groups(), restored);
         let cleaner = Cleaner::new(config.space_factor);
-        Ok(Self { config, log, flusher, cleaner, log_bytes: 0 })
+        let rewriter = Rewriter::new(config.segments.segment_bytes_max);
+        Ok(Self { config, log, flusher, cleaner, rewriter, log_bytes: 0 })
     }
 
     /// The settings.
@@ -249,6 +257,7 @@ impl ShardStore {
     pub fn complete(&mut self, epoch: Epoch) {
         self.log.pages.epochs.complete(epoch);
         self.flusher.complete(epoch);
+        self.rewriter.epoch_completed();
         self.epoch_ended();
     }
 
@@ -261,6 +270,8 @@ impl ShardStore {
 
     fn epoch_ended(&mut self) {
         self.log.pages.sweep_from_start();
+        let oldest = self.log.pages.epochs.pending().first().copied();
+        self.log.pages.files.epoch_ended(oldest);
         self.log.forget_dropped();
         self.count_logs();
     }
@@ -304,10 +315,10 @@ impl ShardStore {
     /// `now_ns` is any clock that does not go back; the pace of flushing goes by it. Cost: at most some 20 us.
     pub fn turn(&mut self, disk: &mut dyn Disk, now_ns: u64) -> StoreActivity {
         let sweeping = self.log.pages.sweep(TURN_SWEEP);
-        for segment in self.log.pages.take_released() {
+        for segment in self.log.pages.files.take_released() {
             self.flusher.writer().release(segment);
         }
-        let cleaning = self.cleaner.turn(&mut self.log);
+        let cleaning = self.cleaner.turn(&mut self.log) | self.rewriter.turn(&mut self.log);
         let before = self.flusher.bytes_written;
         let busy = self.flusher.turn(&mut self.log, disk, now_ns);
         self.count_logs();
@@ -367,7 +378,7 @@ impl ShardStore {
             page_bytes: pages.page_bytes(),
             index_bytes: tables().map(|table| table.index.bytes()).sum(),
             held_bytes: pages.held_bytes(),
-            appended_bytes: pages.appended_bytes(),
+            appended_bytes: self.log.appended_bytes(),
             memory_bytes_max: self.config.memory_bytes_max as u64,
             keys: tables().map(|table| table.keys).sum(),
             tables: tables().count() as u64,
@@ -375,6 +386,8 @@ impl ShardStore {
             tombstones: tables().map(|table| table.tombstones).sum(),
             channel_log_bytes: self.log_bytes,
             written_bytes: self.flusher.bytes_written,
+            file_bytes: pages.files.bytes().0,
+            file_bytes_used: pages.files.bytes().1,
             debt_bytes: self.cleaner.debt_bytes(&self.log),
             moved_bytes: self.cleaner.moved_bytes,
         }

@@ -386,7 +386,7 @@ impl Restore {
         }
         if let Some(page) = first {
             let header = ExtentHeader { groups, ..extent.header };
-            pages.set_extent(pages.reference(page), ExtentEntry { header, ..*extent });
+            pages.set_extent(pages.reference(page), ExtentEntry { header, ..*extent }, self.epoch);
             if pages.page(page).live == 0 {
                 pages.die(page);
             }

@@ -170,7 +170,7 @@ impl World {
         config.space_factor = if self.seed.is_multiple_of(3) { 1.1 } else { 2.0 };
         config.flush_bytes_per_second = if self.seed.is_multiple_of(2) { 0 } else { 50_000_000 };
         config.segments.segment_bytes_min = 64 << 10;
-        config.segments.segment_bytes_max = 256 << 10;
+        config.segments.segment_bytes_max = 64 << 10;
         config.segments.block_bytes = 16 << 10;
         config
     }
@@ -541,6 +541,48 @@ fn uniform_churn_with_epochs_leaves_memory_in_proportion_to_what_lives() {
     assert_eq!(stats.live_bytes, 50_000 * 16);
     assert!(largest < 4 * stats.live_bytes, "{largest} bytes of pages for {} that live", stats.live_bytes);
     assert!(stats.moved_bytes < 2 * 200 * 5_000 * 16, "{} bytes moved", stats.moved_bytes);
+}
+
+#[test]
+fn files_stay_in_proportion_though_each_holds_something_that_nobody_changes() {
+    let mut alone = Alone::new(64 << 20);
+    alone.store = {
+        let mut config = alone.store.config().clone();
+        config.segments.segment_bytes_min = 256 << 10;
+        config.segments.segment_bytes_max = 256 << 10;
+        ShardStore::new(config).unwrap()
+    };
+    alone.domain = alone.store.domain();
+    let hot: Table<u64, u64> = alone.store.open_table("hot", alone.domain, TableOptions::default()).unwrap();
+    let cold: Table<u64, u64> = alone.store.open_table("cold", alone.domain, TableOptions::default()).unwrap();
+    let mut epoch = Epoch(0);
+    for round in 0..300 {
+        (0..4_000).for_each(|key| add_one(&mut alone.store, &hot, key));
+        (0..100).for_each(|key| add_one(&mut alone.store, &cold, round * 100 + key));
+        alone.snapshot();
+        epoch = epoch.next();
+        alone.store.complete(epoch);
+    }
+    for _ in 0..100 {
+        alone.turn();
+    }
+    let stats = alone.store.stats();
+    assert!(stats.file_bytes < 4 * stats.file_bytes_used + (1 << 20), "{stats:?}");
+    let extents = alone.snapshot();
+    let mut config = StoreConfig::new(DIRECTORY.into(), 2, 0, 1, Epoch(1_000));
+    config.memory_bytes_max = 64 << 20;
+    let mut restore = Restore::new(config, alone.input(epoch.next(), &extents)).unwrap();
+    let mut restored = loop {
+        if let Some(restored) = restore.turn(&mut alone.disk).unwrap() {
+            break restored.store;
+        }
+    };
+    let domain = restored.domain();
+    let hot: Table<u64, u64> = restored.open_table("hot", domain, TableOptions::default()).unwrap();
+    let cold: Table<u64, u64> = restored.open_table("cold", domain, TableOptions::default()).unwrap();
+    assert_eq!((hot.len(restored.log()), cold.len(restored.log())), (4_000, 30_000));
+    hot.scan(restored.log(), ScanCursor::START, usize::MAX, |_, _, count| assert_eq!(count, 300));
+    cold.scan(restored.log(), ScanCursor::START, usize::MAX, |_, _, count| assert_eq!(count, 1));
 }
 
 #[test]

@@ -1,20 +1,24 @@
 //! Updates of many keys at once: the record path of keyed operators.
 //!
-//! A batch is worked on in pieces of up to [`PIECE`] keys: prefetch all buckets, find all candidates and prefetch their
-//! records, then apply in order. A candidate is taken as it is when it lies in an open page and has the key; everything
-//! else (a first record, a frozen one, a rare equal hash) goes the long way through the index.
+//! Keys go through three stages, [`DISTANCE`] keys apart: fetch the bucket, find a candidate in it and fetch its record,
+//! apply. So some thirty cache misses are under way at any time, and the next key's never waits for this one's. A candidate
+//! is taken as it is when it lies in an open page and has the key; everything else (a first record, a frozen one, a rare
+//! equal hash) goes the long way through the index.
 //!
 //! Invariants
 //! * I1. A candidate in an open page that has the key is the newest version: fixed-size values never move within an epoch.
+//!   One in a frozen page may have been superseded by a key before it in the batch; the index tells.
 
-use super::{Log, Table, TableCore, check_key, live_value, record};
+use super::{Log, Shape, ShapeOf, Table, TableCore, check_key, live_value, record};
 use crate::error::Result;
 use crate::log::{Address, Pages};
 use crate::table::layout::TOMBSTONE;
 use crate::value::{Key, State};
 
-/// Keys whose cache misses overlap.
-const PIECE: usize = 64;
+/// Keys between one stage and the next: the time of a cache miss at some ten nanoseconds a key.
+const DISTANCE: usize = 16;
+/// Candidates kept: those between the second stage and the third.
+const RING: usize = DISTANCE.next_power_of_two();
 
 impl<K: Key + ?Sized, V: State> Table<K, V> {
     /// Changes the values under many keys, in order: `key(i)` are the encoded bytes of the `i`-th, `hashes[i]` their hash.
@@ -53,9 +57,9 @@ impl<K: Key + ?Sized, V: State> Table<K, V> {
         }
         let (core, pages, _) = log.split(self.id);
         if core.layout.removal {
-            Self::update_fixed::<true>(core, pages, hashes, key, initial, change)
+            Self::update_fixed::<ShapeOf<K, V, true>>(core, pages, hashes, key, initial, change)
         } else {
-            Self::update_fixed::<false>(core, pages, hashes, key, initial, change)
+            Self::update_fixed::<ShapeOf<K, V, false>>(core, pages, hashes, key, initial, change)
         }
     }
 
@@ -63,7 +67,7 @@ impl<K: Key + ?Sized, V: State> Table<K, V> {
     #[inline]
     pub fn prefetch(&self, log: &Log, hashes: &[u64]) {
         let core = self.core(log);
-        for piece in hashes.chunks(PIECE) {
+        for piece in hashes.chunks(2 * DISTANCE) {
             piece.iter().for_each(|hash| core.index.prefetch(*hash));
             piece.iter().for_each(|hash| log.pages.prefetch(core.index.candidate(*hash)));
         }
@@ -72,13 +76,13 @@ impl<K: Key + ?Sized, V: State> Table<K, V> {
     /// Returns the value under a key, decoded.
     pub fn load(&self, log: &Log, hash: u64, key: &[u8]) -> Option<V> {
         let core = self.core(log);
-        let layout = if core.layout.removal { const { Self::layout(true) } } else { const { Self::layout(false) } };
+        let layout = Self::layout(core.layout.removal);
         let address = core.find(&log.pages, layout, hash, key)?;
         live_value(&log.pages, layout, address).map(V::decode)
     }
 
     #[inline(always)]
-    fn update_fixed<'k, const REMOVAL: bool>(
+    fn update_fixed<'k, S: Shape>(
         core: &mut TableCore,
         pages: &mut Pages,
         hashes: &[u64],
@@ -86,37 +90,47 @@ impl<K: Key + ?Sized, V: State> Table<K, V> {
         mut initial: impl FnMut(usize) -> V,
         mut change: impl FnMut(usize, &mut V, bool),
     ) -> Result<()> {
-        let layout = const { Self::layout(REMOVAL) };
-        let place = const { value_place(Self::layout(REMOVAL).head_of_fixed(), V::FIXED_SIZE) };
+        let layout = S::LAYOUT;
+        let place = const { value_place(S::LAYOUT.head_of_fixed(), V::FIXED_SIZE) };
         let running = pages.epochs.running(core.domain).0 as u32;
-        let mut candidates = [Address::NONE; PIECE];
-        for (piece, hashes) in hashes.chunks(PIECE).enumerate() {
-            for hash in hashes {
-                core.index.prefetch(*hash);
+        let mut candidates = [Address::NONE; RING];
+        for hash in hashes.iter().take(2 * DISTANCE) {
+            core.index.prefetch(*hash);
+        }
+        for (candidate, hash) in candidates.iter_mut().zip(hashes).take(DISTANCE) {
+            *candidate = core.index.candidate(*hash);
+            pages.prefetch(*candidate);
+        }
+        for (i, hash) in hashes.iter().enumerate() {
+            let mut address = candidates[i % RING];
+            if let Some(ahead) = hashes.get(i + 2 * DISTANCE) {
+                core.index.prefetch(*ahead);
             }
-            for (candidate, hash) in candidates.iter_mut().zip(hashes) {
-                *candidate = core.index.candidate(*hash);
-                pages.prefetch(*candidate);
+            if let Some(ahead) = hashes.get(i + DISTANCE) {
+                let candidate = core.index.candidate(*ahead);
+                pages.prefetch(candidate);
+                candidates[(i + DISTANCE) % RING] = candidate;
             }
-            for (at, (candidate, hash)) in candidates.iter().zip(hashes).enumerate() {
-                let i = piece * PIECE + at;
-                let key = key(i);
-                let mut address = *candidate;
-                let mut is_first = false;
-                let is_at_hand = address != Address::NONE && pages.is_open(address, running) && {
-                    let bytes = record(pages, layout, address);
-                    layout.key(bytes) == key && (!REMOVAL || layout.flags(bytes) & TOMBSTONE == 0)
-                };
-                if !is_at_hand {
+            let key = key(i);
+            let mut is_first = false;
+            let is_it = address != Address::NONE && {
+                let bytes = record(pages, layout, address);
+                layout.key(bytes) == key && layout.flags(bytes) & TOMBSTONE == 0
+            };
+            if !(is_it && pages.is_open(address, running)) {
+                let thawed = if is_it { core.thaw::<S>(pages, *hash, address)? } else { None };
+                if let Some(thawed) = thawed {
+                    address = thawed;
+                } else {
                     check_key(core, key)?;
-                    let settled = core.settle::<REMOVAL>(pages, layout, *hash, key)?;
+                    let settled = core.settle::<S>(pages, *hash, key)?;
                     (address, is_first) = (settled.address, settled.is_first);
                 }
-                let bytes = &mut pages.bytes_mut(address, place.1)[place.0..];
-                let mut value = if is_first { initial(i) } else { V::decode(bytes) };
-                change(i, &mut value, is_first);
-                value.encode_fixed(bytes);
             }
+            let bytes = &mut pages.bytes_mut(address, place.1)[place.0..];
+            let mut value = if is_first { initial(i) } else { V::decode(bytes) };
+            change(i, &mut value, is_first);
+            value.encode_fixed(bytes);
         }
         Ok(())
     }

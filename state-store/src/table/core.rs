@@ -35,6 +35,11 @@ pub(crate) struct TableCore {
     pub(crate) tombstones: u64,
 }
 
+/// A layout that is known when the program is compiled.
+pub(crate) trait Shape {
+    const LAYOUT: Layout;
+}
+
 /// Where a record is, and whether it was made just now.
 #[derive(Clone, Copy)]
 pub(crate) struct Settled {
@@ -105,18 +110,18 @@ impl TableCore {
         Ok(pages.page(page).first_record())
     }
 
+    /// Bytes of records appended to the open page.
+    pub(crate) fn open_bytes(&self, pages: &Pages) -> u64 {
+        if self.open == PageId::NONE { 0 } else { u64::from(pages.page(self.open).record_bytes()) }
+    }
+
     /// Ends appending to the open page.
     fn close(&mut self, pages: &mut Pages) {
         if self.open == PageId::NONE {
             return;
         }
-        let page = pages.page(self.open);
-        self.epoch_bytes += u64::from(page.record_bytes());
-        if page.live == 0 {
-            pages.die(self.open)
-        } else {
-            pages.trim(self.open)
-        }
+        self.epoch_bytes += u64::from(pages.page(self.open).record_bytes());
+        pages.close(self.open);
         self.open = PageId::NONE;
         (self.next, self.end) = (Address::NONE, Address::NONE);
     }
@@ -142,8 +147,8 @@ impl TableCore {
             if self.open_epoch == pages.epochs.running(self.domain) {
                 return;
             }
-            self.open = PageId::NONE;
-            (self.next, self.end) = (Address::NONE, Address::NONE);
+            // Empty and frozen: closing it is its end.
+            return self.close(pages);
         }
         pages.die(page);
     }
@@ -165,13 +170,8 @@ impl TableCore {
     /// Finds or makes the record of a key, in a page that may be written. Its value is fixed-size, and not written yet
     /// when the record is new.
     #[inline(never)]
-    pub(crate) fn settle<const REMOVAL: bool>(
-        &mut self,
-        pages: &mut Pages,
-        layout: Layout,
-        hash: u64,
-        key: &[u8],
-    ) -> Result<Settled> {
+    pub(crate) fn settle<S: Shape>(&mut self, pages: &mut Pages, hash: u64, key: &[u8]) -> Result<Settled> {
+        let layout = S::LAYOUT;
         let Some(address) = self.find(pages, layout, hash, key) else {
             let size = layout.size_for(key.len(), 0);
             let address = self.append(pages, size)?;
@@ -183,7 +183,7 @@ impl TableCore {
         let is_open = pages.is_open(address, pages.epochs.running(self.domain).0 as u32);
         let old = record(pages, layout, address);
         let (size, flags) = (layout.size(old), layout.flags(old));
-        let is_first = REMOVAL && flags & TOMBSTONE != 0;
+        let is_first = flags & TOMBSTONE != 0;
         if is_first {
             self.keys += 1;
             self.tombstones -= 1;
@@ -196,10 +196,27 @@ impl TableCore {
             self.index.swing(hash, address, target);
             self.release(pages, address, size);
         }
-        if REMOVAL {
+        if layout.removal {
             layout.set_flags(pages.bytes_mut(target, 1), BELOW_CUT);
         }
         Ok(Settled { address: target, is_first })
+    }
+
+    /// Copies a frozen record of the key to the open page: what [`TableCore::settle`] does, without looking for it, when
+    /// the index still points at `address` in the usual place. `None` when it does not.
+    #[inline(always)]
+    pub(crate) fn thaw<S: Shape>(&mut self, pages: &mut Pages, hash: u64, address: Address) -> Result<Option<Address>> {
+        let layout = S::LAYOUT;
+        let Some(slot) = self.index.home_slot(hash, address) else { return Ok(None) };
+        let size = layout.size(record(pages, layout, address));
+        let target = self.append(pages, size)?;
+        pages.copy(address, target, size);
+        if layout.removal {
+            layout.set_flags(pages.bytes_mut(target, 1), BELOW_CUT);
+        }
+        self.index.set(slot, hash, target);
+        self.release(pages, address, size);
+        Ok(Some(target))
     }
 
     /// Writes a value that has no fixed size under a key; `found` is what [`TableCore::find`] said.
@@ -298,10 +315,10 @@ impl TableCore {
 
 impl TableCore {
     /// Moves the record at `address`, in a frozen page, to the open page, if it is live; drops a tombstone instead when
-    /// `may_drop` says that nothing older than it is left.
-    pub(crate) fn clean(&mut self, pages: &mut Pages, hash: u64, address: Address, may_drop: bool) -> Result<()> {
+    /// `may_drop` says that nothing older than it is left. Returns how many bytes were moved.
+    pub(crate) fn clean(&mut self, pages: &mut Pages, hash: u64, address: Address, may_drop: bool) -> Result<usize> {
         if !self.index.points_at(hash, address) {
-            return Ok(());
+            return Ok(0);
         }
         let layout = self.layout;
         let bytes = record(pages, layout, address);
@@ -310,7 +327,7 @@ impl TableCore {
             self.leave(pages, hash, address);
             self.tombstones -= 1;
             self.release(pages, address, size);
-            return Ok(());
+            return Ok(0);
         }
         let target = self.append(pages, size)?;
         pages.copy(address, target, size);
@@ -319,7 +336,7 @@ impl TableCore {
         }
         self.index.swing(hash, address, target);
         self.release(pages, address, size);
-        Ok(())
+        Ok(size)
     }
 }
 

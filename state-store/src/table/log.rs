@@ -148,6 +148,12 @@ impl Log {
         &self.known[&number]
     }
 
+    /// Bytes of records ever appended, copies included. Cost: one step per table.
+    pub(crate) fn appended_bytes(&self) -> u64 {
+        let open = self.tables.iter().flatten().map(|core| core.open_bytes(&self.pages));
+        self.pages.appended_bytes() + open.sum::<u64>()
+    }
+
     /// Names of restored states that hold keys and that nobody has opened.
     pub(crate) fn unopened(&self) -> impl Iterator<Item = &TableCore> {
         self.tables.iter().flatten().filter(|core| !core.is_open)

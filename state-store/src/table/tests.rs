@@ -255,10 +255,10 @@ fn keys_that_differ_only_above_the_low_32_bits_of_their_hash_are_told_apart() {
 fn an_update_after_a_cut_copies_the_record_once() {
     let (mut log, domain, table) = one_table::<u64, u64>(1 << 20, false);
     (0..100).for_each(|key| add(&mut log, &table, key));
-    assert_eq!(log.pages.appended_bytes(), 1_600);
+    assert_eq!(log.appended_bytes(), 1_600);
     log.cut(domain, Epoch(1));
     (0..3).for_each(|_| (0..100).for_each(|key| add(&mut log, &table, key)));
-    assert_eq!(log.pages.appended_bytes(), 3_200);
+    assert_eq!(log.appended_bytes(), 3_200);
     assert_eq!(table.get(&log, hash_u64(7), &7u64.to_le_bytes()), Some(4));
 }
 
@@ -399,8 +399,8 @@ fn ten_thousand_tiny_tables_cost_little_and_a_cut_nothing() {
     }
     let index_bytes = log.pages.other_bytes / 10_000;
     assert!(index_bytes <= 512, "{index_bytes} bytes of index each");
-    let appended = log.pages.appended_bytes();
+    let appended = log.appended_bytes();
     log.cut(domain, Epoch(1));
-    assert_eq!(log.pages.appended_bytes(), appended);
+    assert_eq!(log.appended_bytes(), appended);
     assert_eq!(snapshot_contents(&log, tables[77].id, Epoch(1)).len(), 10);
 }
