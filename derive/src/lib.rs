@@ -8,6 +8,34 @@
 //! fields or variants, each as its view (`&'a str` for a `String`). Types that are `Copy` can do without by
 //! `#[record(copy)]`: they are their own view.
 //!
+//! ```
+//! use millstream::{Key, Record, State};
+//!
+//! #[derive(Record, State)]
+//! struct Payment {
+//!     account: u64,
+//!     note: String,
+//!     #[record(default)] // payments stored before there was a currency have none
+//!     currency: Option<[u8; 3]>,
+//! }
+//!
+//! let payment = Payment { account: 7, note: "rent".into(), currency: Some(*b"EUR") };
+//! let mut bytes = Vec::new();
+//! payment.encode(&mut bytes);
+//! let view: PaymentView<'_> = Payment::view(&bytes);
+//! assert_eq!((view.account, view.note, view.currency), (7, "rent", Some(*b"EUR")));
+//! assert_eq!(Payment::schema().describe(), "Payment {account: u64, note: text, currency: optional [u8; 3]}");
+//!
+//! #[derive(Key)]
+//! struct Place {
+//!     city: String,
+//!     floor: u8,
+//! }
+//!
+//! let place = Place { city: "Ulm".into(), floor: 2 };
+//! assert_eq!(Place::hash_ref(PlaceRef { city: "Ulm", floor: 2 }), place.stable_hash());
+//! ```
+//!
 //! | attribute | on | meaning |
 //! |---|---|---|
 //! | `#[record(id = 3)]` | field, variant | identity across versions; otherwise the name is |
