@@ -166,3 +166,10 @@ impl std::fmt::Debug for Running {
         write!(f, "Running({} shards, {:?})", self.shards, self.metrics())
     }
 }
+
+impl std::fmt::Debug for JobReport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { outcome, records_in, epochs, .. } = self;
+        write!(f, "JobReport({outcome:?}, {records_in} records in, {} epochs)", epochs.completed)
+    }
+}

@@ -4,7 +4,7 @@ use super::live::LiveShard;
 use super::{Bells, ToCoordinator};
 use crate::launch::{ShardActor, ShardSeed};
 use crate::metrics::ShardMetrics;
-use crate::shard::{Command, EpochFlag, TurnInput, Turned};
+use crate::shard::{Command, EpochFlag, Report, TurnInput, Turned};
 use crate::time::{Clock, MonotonicClock};
 use crate::topology::{CoreId, ThreadId};
 use crate::{Error, Result};
@@ -12,6 +12,7 @@ use futures_lite::future;
 use glommio::{LocalExecutorBuilder, Placement};
 use millstream_state::io::DmaDisk;
 use rtrb::Consumer;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
@@ -70,14 +71,19 @@ fn run(seed: ShardSeed, link: ShardLink) -> ShardMetrics {
         None => builder(Placement::Unbound),
     };
     let metrics = match executor {
-        Ok(executor) => executor.run(drive(seed, link)),
+        // A panic here is a bug of ours (user code is caught in its stage); nobody may wait for a shard that is gone.
+        Ok(executor) => catch_unwind(AssertUnwindSafe(|| executor.run(drive(seed, link)))).unwrap_or_else(|_| {
+            let error = Error::unavailable("the shard panicked outside of user code: this is a bug of the engine");
+            let _ = reports.send(ToCoordinator::Report(shard, Report::Failed(error)));
+            ShardMetrics::default()
+        }),
         Err(error) => {
             let error = Error::unavailable(format_args!(
                 "io_uring cannot be set up ({error}): `millstream doctor` tells what the host lacks (locked memory, io_uring \
                  itself) and how to give it"
             ));
             // A coordinator that is gone has its outcome already.
-            let _ = reports.send(ToCoordinator::Report(shard, crate::shard::Report::Failed(error)));
+            let _ = reports.send(ToCoordinator::Report(shard, Report::Failed(error)));
             ShardMetrics::default()
         }
     };

@@ -237,6 +237,7 @@ impl Shard {
         let Self { stages, store, metrics, .. } = self;
         let mut cx = TurnContext {
             disk: &mut *input.disk,
+            key_groups: store.config().key_groups,
             store,
             clock: input.clock,
             now_ns,

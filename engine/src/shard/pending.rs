@@ -108,7 +108,8 @@ impl PendingCut {
             prepared: std::mem::take(&mut self.prepared),
             finished: self.finished,
             cut_ns: self.cut_ns,
-            durable_ns: now_ns - self.cut_at_ns,
+            // The cut may have been taken within the turn that began at `now_ns`.
+            durable_ns: now_ns.saturating_sub(self.cut_at_ns),
         }
     }
 

@@ -27,9 +27,9 @@ use crate::exchange::{BarrierMode, Channel};
 use crate::metrics::ShardMetrics;
 use crate::time::Clock;
 use crate::{Error, ErrorKind, Result};
-use millstream_state::Epoch;
 use millstream_state::io::Disk;
 use millstream_state::shard_store::ShardStore;
+use millstream_state::{Epoch, KeyGroupCount};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// What a stage may use while it is called.
@@ -44,6 +44,8 @@ pub(crate) struct TurnContext<'a> {
     pub now_ns: u64,
     /// Counters of the shard.
     pub metrics: &'a mut ShardMetrics,
+    /// Key groups of the job.
+    pub key_groups: KeyGroupCount,
     /// Most records to take in one call.
     pub records_max: usize,
     /// Whether sources shall behave as if their input ended here.
@@ -153,7 +155,7 @@ where
                 head.turn(cx, &mut |item| chain.push(item, &mut |item| output.push(item)))
             }));
             activity = match outcome {
-                Err(panic) => return Err(self.panicked(panic.as_ref())),
+                Err(panic) => return Err(self.panicked(panic.as_ref(), cx.key_groups)),
                 Ok(Err(error)) => return Err(error.within(format_args!("stage {}", self.name))),
                 Ok(Ok(HeadActivity::Busy)) => {
                     cx.metrics.gaps.batch_started(started_ns);
@@ -224,14 +226,16 @@ impl<H: Head, C, O> Stage<H, C, O> {
     }
 
     #[cold]
-    fn panicked(&self, panic: &(dyn std::any::Any + Send)) -> Error {
+    fn panicked(&self, panic: &(dyn std::any::Any + Send), key_groups: KeyGroupCount) -> Error {
         let message = panic
             .downcast_ref::<&str>()
             .map(|message| (*message).to_owned())
             .or_else(|| panic.downcast_ref::<String>().cloned())
             .unwrap_or_else(|| "a panic without a message".to_owned());
         let operator = Faults::take_blamed().map_or_else(String::new, |operator| format!("{operator}, "));
-        let key = Faults::take_blamed_hash().map_or_else(String::new, |hash| format!("key with hash {hash:#018x}, "));
+        let key = Faults::take_blamed_hash().map_or_else(String::new, |hash| {
+            format!("key group {}, key hash {hash:#018x}, ", key_groups.group_of(hash).0)
+        });
         self.failed(&format!("{operator}{key}panicked: {message}"))
     }
 }
