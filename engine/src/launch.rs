@@ -18,7 +18,7 @@ use millstream_state::shard_store::{ChannelId, Restore as StoreRestore, RestoreI
 use millstream_state::snapshot::{RestorePoint, StateDir, StateDirOptions};
 use millstream_state::{Epoch, KeyGroupCount, Schema};
 use std::collections::VecDeque;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What the runtime sets and no user needs to: the simulator draws it at random.
 #[derive(Clone, Debug)]
@@ -114,7 +114,7 @@ fn open_dir(
     job: &FinishedJob,
     shards: u32,
     files: Box<dyn Files>,
-    path: &PathBuf,
+    path: &Path,
 ) -> Result<StateDir> {
     let restore = match config.restore {
         Restore::Latest | Restore::Nothing => RestorePoint::Newest,

@@ -177,8 +177,7 @@ pub(crate) fn parse<'a, W: Freight>(
                 let start = at + HASH_BYTES + LENGTH_BYTES;
                 at = start + payload;
                 parts.hashes[count] = hash;
-                // A buffer of wire bytes is far below 4 GiB.
-                parts.spans[count] = (start as u32, at as u32);
+                parts.spans[count] = (span_end(start), span_end(at));
                 count += 1;
             }
             (count, at)
@@ -191,6 +190,11 @@ pub(crate) fn parse<'a, W: Freight>(
         freight: PhantomData,
     };
     (batch, used)
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "a chunk of wire bytes is far below 4 GiB")]
+const fn span_end(at: usize) -> u32 {
+    at as u32
 }
 
 fn header(bytes: &[u8]) -> Option<(u64, usize)> {

@@ -90,17 +90,21 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
-    const ORIGINS: [LogOrigin; 3] = [LogOrigin::Restored, LogOrigin::Received, LogOrigin::HeldBack];
+    const ORIGINS: u32 = 3;
 
     /// The channel as the store numbers it.
     pub(crate) const fn to_id(self) -> ChannelId {
-        ChannelId { edge: self.edge * Self::ORIGINS.len() as u32 + self.origin as u32, from: self.from }
+        ChannelId { edge: self.edge * Self::ORIGINS + self.origin as u32, from: self.from }
     }
 
     /// The channel of a store's number.
     pub(crate) const fn from_id(id: ChannelId) -> Self {
-        let origins = Self::ORIGINS.len() as u32;
-        Self { edge: id.edge / origins, origin: Self::ORIGINS[(id.edge % origins) as usize], from: id.from }
+        let origin = match id.edge % Self::ORIGINS {
+            0 => LogOrigin::Restored,
+            1 => LogOrigin::Received,
+            _ => LogOrigin::HeldBack,
+        };
+        Self { edge: id.edge / Self::ORIGINS, origin, from: id.from }
     }
 }
 

@@ -22,7 +22,7 @@ use live::LiveShard;
 use rtrb::{Producer, RingBuffer};
 use shard_thread::ShardLink;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -200,10 +200,7 @@ fn coordinate(
         post.deliver(&mut coordinator);
         share(coordinator.stats(), shared);
         let pause = Duration::from_nanos(due_ns.saturating_sub(clock.now_ns())).min(COORDINATOR_SLEEP_MAX);
-        let mut message = match inbox.recv_timeout(pause) {
-            Ok(message) => Some(message),
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
-        };
+        let mut message = inbox.recv_timeout(pause).ok();
         while let Some(received) = message {
             match received {
                 ToCoordinator::Report(shard, report) => coordinator.report(shard, report, clock.now_ns()),

@@ -8,6 +8,8 @@
 //! * I1. One seed, one run: the same trace, to the byte on the disk.
 //! * I2. After a few crashes the world becomes benign, so every run ends.
 
+#![expect(clippy::cast_possible_truncation, reason = "what is drawn lies between the bounds it is drawn from")]
+
 mod random;
 mod world;
 
