@@ -106,7 +106,7 @@ fn several_states_of_one_operator_live_under_one_key() {
 
     let (mut balances, mut largest, mut expected) = ([0; 3], [const { None::<Payment> }; 3], Vec::new());
     for payment in payments() {
-        let at = payment.account as usize;
+        let at = usize::try_from(payment.account).unwrap();
         balances[at] += payment.cents;
         if largest[at].as_ref().is_none_or(|largest| largest.cents < payment.cents) {
             largest[at] = Some(payment.clone());
