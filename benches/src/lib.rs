@@ -5,6 +5,7 @@ pub mod gaps;
 pub mod keys;
 pub mod machine;
 pub mod report;
+pub mod word_count;
 
 mod prefetch;
 mod slots;

@@ -18,6 +18,10 @@ pub struct EpochStats {
     pub flush_us: Histogram<u64>,
     /// How long epochs took from their beginning until they were complete, in microseconds.
     pub complete_us: Histogram<u64>,
+    /// Longest cut of a shard in the newest complete epoch, in nanoseconds.
+    pub cut_ns_last: u64,
+    /// Longest time from a cut until it was durable in the newest complete epoch, in microseconds.
+    pub flush_us_last: u64,
     /// Bytes written for the newest complete epoch.
     pub snapshot_bytes_last: u64,
     /// Bytes written for all complete epochs.
@@ -36,6 +40,8 @@ impl Default for EpochStats {
             cut_ns: histogram(),
             flush_us: histogram(),
             complete_us: histogram(),
+            cut_ns_last: 0,
+            flush_us_last: 0,
             snapshot_bytes_last: 0,
             snapshot_bytes: 0,
             snapshot_bytes_total: 0,
@@ -49,7 +55,10 @@ impl EpochStats {
         self.complete_us.saturating_record(now_ns.saturating_sub(epoch.begun_ns) / 1000);
         self.snapshot_bytes_last = epoch.manifest_bytes;
         self.snapshot_bytes_total = epoch.manifest_bytes;
+        (self.cut_ns_last, self.flush_us_last) = (0, 0);
         for cut in epoch.cuts() {
+            self.cut_ns_last = self.cut_ns_last.max(cut.cut_ns);
+            self.flush_us_last = self.flush_us_last.max(cut.durable_ns / 1000);
             self.cut_ns.saturating_record(cut.cut_ns);
             self.flush_us.saturating_record(cut.durable_ns / 1000);
             self.snapshot_bytes_last += cut.flush.bytes_written;

@@ -32,6 +32,10 @@ pub struct LiveMetrics {
     pub epochs_failed: u64,
     /// Longest cut of a shard so far, in nanoseconds.
     pub cut_ns_max: u64,
+    /// Longest cut of a shard in the newest complete epoch, in nanoseconds.
+    pub cut_ns_last: u64,
+    /// Longest time from a cut until it was durable in the newest complete epoch, in microseconds.
+    pub flush_us_last: u64,
     /// Median time from a cut until it was durable, in microseconds.
     pub flush_us_median: u64,
 }

@@ -226,5 +226,7 @@ fn share(stats: &EpochStats, shared: &Mutex<LiveMetrics>) {
     metrics.epochs_completed = stats.completed;
     metrics.epochs_failed = stats.failed;
     metrics.cut_ns_max = stats.cut_ns.max();
+    metrics.cut_ns_last = stats.cut_ns_last;
+    metrics.flush_us_last = stats.flush_us_last;
     metrics.flush_us_median = stats.flush_us.value_at_quantile(0.5);
 }

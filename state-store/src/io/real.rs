@@ -1,7 +1,8 @@
 //! [`Files`] over the operating system.
 //!
 //! Invariants
-//! * I1. Files are made with mode 0600 and directories with 0700; no symbolic link in the last part of a path is followed.
+//! * I1. Files are made with mode 0600 and directories with 0700; no symbolic link in the last part of a path is followed,
+//!   except to a directory: people link theirs to the disk they want.
 //! * I2. Nothing is allocated for a length that the file does not have.
 
 use super::{Entry, FileLock, Files};
@@ -70,7 +71,8 @@ impl Files for RealFiles {
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        open(path, OFlags::RDONLY | OFlags::DIRECTORY)?.sync_all()
+        File::from(rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+            .sync_all()
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
@@ -113,6 +115,17 @@ mod tests {
         assert!(RealFiles.write_durable(&link, b"x").is_err());
         assert!(RealFiles.lock(&link).is_err());
         assert_eq!(RealFiles.read(&file).unwrap(), b"hello");
+    }
+
+    #[test]
+    fn a_link_to_a_directory_is_as_good_as_the_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(dir.path(), &link).unwrap();
+        RealFiles.create_dir_all(&link).unwrap();
+        RealFiles.write_durable(&link.join("file"), b"hello").unwrap();
+        RealFiles.sync_dir(&link).unwrap();
+        assert!(RealFiles.list(&link).unwrap().iter().any(|entry| entry.name == "file"));
     }
 
     #[test]

@@ -1,0 +1,297 @@
+//! What the command does when something is wrong: its exit code says what to do, its message what and where, and nothing
+//! is lost.
+
+mod common;
+
+use common::*;
+use millstream::operator::Emit;
+use std::path::Path;
+
+/// Every file below `dir` with its bytes: what must not change.
+fn contents(dir: &Path) -> Vec<(std::path::PathBuf, Vec<u8>)> {
+    let mut files: Vec<_> = dir
+        .read_dir()
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .map(|path| (path.clone(), std::fs::read(&path).unwrap()))
+        .collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn a_run_counts_shows_its_snapshots_and_has_nothing_to_do_the_second_time() {
+    let sandbox = Sandbox::small();
+    let first = check_succeeds(&mut sandbox.word_count(&["--json", "--cores", "2"]));
+    let summary: serde_json::Value = serde_json::from_slice(&first.stdout).unwrap();
+    assert_eq!((summary["outcome"].as_str(), summary["records"].as_u64()), (Some("finished"), Some(12)));
+    sandbox.check_output(Emit::AtEnd);
+    let second = check_succeeds(&mut sandbox.word_count(&[]));
+    assert!(text(&second.stdout).contains("nothing to do"), "{}", text(&second.stdout));
+    sandbox.check_output(Emit::AtEnd);
+
+    let snapshot = |what: &str| {
+        let output = check_succeeds(millstream(&["snapshot", what]).arg(sandbox.path("state")));
+        text(&output.stdout)
+    };
+    assert!(snapshot("list").contains("job word-count") && snapshot("list").contains("ended"));
+    assert!(snapshot("show").contains("state \"counts\": bytes -> u64"), "{}", snapshot("show"));
+    assert!(
+        snapshot("verify").contains("good  epoch") && !snapshot("verify").contains("BAD"),
+        "{}",
+        snapshot("verify")
+    );
+}
+
+#[test]
+fn more_input_is_counted_on_top_when_that_is_asked_for() {
+    let mut sandbox = Sandbox::small();
+    check_succeeds(&mut sandbox.word_count(&["--emit", "updates"]));
+    std::fs::write(sandbox.path("in/c.txt"), "more mill").unwrap();
+    check_succeeds(&mut sandbox.word_count(&["--emit", "updates", "--resume-ended"]));
+    sandbox.expected += millstream_bench::word_count::count_text(b"more mill");
+    sandbox.check_output(Emit::Updates);
+}
+
+#[test]
+fn bad_settings_are_named_with_what_would_be_right() {
+    let sandbox = Sandbox::small();
+    let rows: [(&[&str], &[&str]); 9] = [
+        (&["--cores", "0"], &["--cores", "between 1 and"]),
+        (&["--cores", "4000-4001"], &["4000"]),
+        (&["--epoch-interval", "soon"], &["--epoch-interval"]),
+        (&["--epoch-interval", "0s"], &["epoch_interval_ms is 0"]),
+        (&["--rate", "0"], &["--rate", "above zero"]),
+        (&["--restore", "yesterday"], &["latest, none"]),
+        (&["--key-groups", "3"], &["power of two"]),
+        (&["--state-memory", "1KiB"], &["state_memory_bytes_per_core is 1024"]),
+        (&["--split-size", "0"], &["--split-size"]),
+    ];
+    for (args, message) in rows {
+        let mut command = millstream(&["run", "word-count"]);
+        command.arg("--input").arg(sandbox.input()).arg("--output").arg(sandbox.path("out")).args(args);
+        check_fails(&mut command, 2, message);
+        assert!(!sandbox.path("out").exists(), "{args:?}");
+    }
+    let mut command = sandbox.word_count(&[]);
+    check_fails(command.env("MILLSTREAM_RETAINED_EPOCHS", "many"), 2, &["MILLSTREAM_RETAINED_EPOCHS=many"]);
+}
+
+#[test]
+fn missing_and_unreadable_input_is_refused_before_anything_is_made() {
+    let sandbox = Sandbox::small();
+    let check = |input: &str, message: &str| {
+        let mut command = millstream(&["run", "word-count", "--json"]);
+        command.arg("--input").arg(sandbox.path(input)).arg("--output").arg(sandbox.path("out"));
+        let output = check_fails(&mut command, 2, &[message, input]);
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((json["ok"].as_bool(), json["error"]["kind"].as_str()), (Some(false), Some("invalid")));
+        assert!(!sandbox.path("out").exists());
+    };
+    check("nowhere/*.txt", "no file matches");
+    check("in", "is a directory");
+    // A link to itself cannot be read by anybody, root included.
+    std::os::unix::fs::symlink(sandbox.path("loop.txt"), sandbox.path("loop.txt")).unwrap();
+    check("loop.txt", "cannot be read");
+}
+
+#[test]
+fn a_file_in_the_way_of_a_directory_is_named() {
+    let sandbox = Sandbox::small();
+    std::fs::write(sandbox.path("out"), "mine").unwrap();
+    check_fails(&mut sandbox.word_count(&[]), 2, &["out", "is a file"]);
+    assert_eq!(std::fs::read(sandbox.path("out")).unwrap(), b"mine");
+    std::fs::remove_file(sandbox.path("out")).unwrap();
+    // What was made for the job that was refused does not stand in the way of the next.
+    check_succeeds(&mut sandbox.word_count(&[]));
+    sandbox.check_output(Emit::AtEnd);
+
+    let other = Sandbox::small();
+    std::fs::write(other.path("state"), "mine").unwrap();
+    check_fails(&mut other.word_count(&[]), 2, &["state"]);
+    assert_eq!(std::fs::read(other.path("state")).unwrap(), b"mine");
+    assert!(!other.path("out").exists());
+}
+
+#[test]
+fn a_state_directory_has_one_owner_and_readers() {
+    let sandbox = Sandbox::lines(60_000);
+    let mut first = Started::new(&mut sandbox.word_count(&["--rate", "20k", "--progress", "plain"]));
+    assert!(first.wait_for("started"));
+    check_fails(&mut sandbox.word_count(&[]), 6, &["state"]);
+    sandbox.wait_for_epoch(1);
+    sandbox.snapshots();
+    assert!(first.kill());
+    check_succeeds(&mut sandbox.word_count(&[]));
+    sandbox.check_output(Emit::AtEnd);
+}
+
+#[test]
+fn a_state_directory_of_another_job_is_refused() {
+    let sandbox = Sandbox::small();
+    check_succeeds(&mut sandbox.word_count(&[]));
+    let before = contents(&sandbox.path("state"));
+    check_fails(&mut sandbox.word_count(&["--emit", "updates"]), 2, &["word-count"]);
+    assert!(contents(&sandbox.path("state")) == before);
+
+    let foreign = Sandbox::small();
+    std::fs::create_dir(foreign.path("state")).unwrap();
+    std::fs::write(foreign.path("state/holiday.jpg"), "not ours").unwrap();
+    let output = foreign.word_count(&[]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+    assert_eq!(std::fs::read(foreign.path("state/holiday.jpg")).unwrap(), b"not ours");
+}
+
+/// A job that was stopped half way: output committed, input left.
+fn stopped_job(signal: &str, args: &[&str]) -> Sandbox {
+    let sandbox = Sandbox::lines(60_000);
+    let mut args = args.to_vec();
+    args.extend(["--rate", "20k", "--progress", "plain", "--cores", "2"]);
+    let mut job = Started::new(&mut sandbox.word_count(&args));
+    assert!(job.wait_for("started"));
+    sandbox.wait_for_epoch(2);
+    job.signal(signal);
+    let (status, said) = job.wait();
+    assert_eq!(status.code(), Some(130), "{said}");
+    assert!(said.contains("the same command goes on from there"), "{said}");
+    sandbox
+}
+
+#[test]
+fn an_interrupted_job_commits_and_goes_on_where_it_stopped() {
+    for signal in ["INT", "TERM"] {
+        let sandbox = stopped_job(signal, &["--emit", "updates"]);
+        let epoch = sandbox.newest_epoch();
+        let output = check_succeeds(&mut sandbox.word_count(&["--emit", "updates", "--cores", "3", "--json"]));
+        let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(summary["restored_epoch"].as_u64(), Some(epoch));
+        sandbox.check_output(Emit::Updates);
+    }
+}
+
+#[test]
+fn a_second_interrupt_leaves_at_once_and_nothing_is_lost() {
+    let sandbox = Sandbox::lines(60_000);
+    let args = ["--rate", "20k", "--progress", "plain", "--epoch-interval", "200ms"];
+    let mut job = Started::new(&mut sandbox.word_count(&args));
+    assert!(job.wait_for("started"));
+    job.signal("INT");
+    job.signal("INT");
+    let (status, said) = job.wait();
+    // Killed by the second, unless the first was done by then.
+    assert!(status.code().is_none_or(|code| code == 130), "{status}: {said}");
+    check_succeeds(&mut sandbox.word_count(&[]));
+    sandbox.check_output(Emit::AtEnd);
+}
+
+#[test]
+fn an_epoch_that_is_not_there_or_would_repeat_output_is_not_restored() {
+    let sandbox = stopped_job("INT", &["--retain", "3"]);
+    let newest = sandbox.newest_epoch();
+    let before = contents(&sandbox.path("state"));
+    check_fails(&mut sandbox.word_count(&["--restore", "999"]), 2, &["999"]);
+    check_fails(&mut sandbox.word_count(&["--restore", "none"]), 2, &["holds epoch"]);
+    let older = (newest - 1).to_string();
+    check_fails(&mut sandbox.word_count(&["--restore", &older]), 2, &["allow"]);
+    assert!(contents(&sandbox.path("state")) == before);
+    check_succeeds(&mut sandbox.word_count(&["--restore", &newest.to_string()]));
+    sandbox.check_output(Emit::AtEnd);
+}
+
+#[test]
+fn a_damaged_snapshot_is_found_refused_and_left_alone() {
+    let sandbox = stopped_job("INT", &[]);
+    let newest = sandbox.newest_epoch();
+    let state = sandbox.path("state");
+    let show = check_succeeds(millstream(&["snapshot", "show", "--json"]).arg(&state));
+    let show: serde_json::Value = serde_json::from_slice(&show.stdout).unwrap();
+    let extent = &show["extents"][0];
+    let id = &extent["segment"];
+    let segment = std::fs::read_dir(&state)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .find(|path| {
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            let numbers = ["run", "shard", "number"].map(|field| id[field].as_u64().unwrap_or(0));
+            name == format!("segment-{:010}-{:05}-{:010}", numbers[0], numbers[1], numbers[2])
+        })
+        .unwrap_or_else(|| panic!("{id}"));
+    let manifest = state.join(format!("epoch-{newest:020}.manifest"));
+    let at = usize::try_from(extent["offset"].as_u64().unwrap() + 100).unwrap();
+    let check = |path: &Path, damage: &dyn Fn(&mut Vec<u8>)| {
+        let whole = std::fs::read(path).unwrap();
+        let mut bad = whole.clone();
+        damage(&mut bad);
+        std::fs::write(path, &bad).unwrap();
+        let before = contents(&state);
+        let name = path.file_name().unwrap().to_str().unwrap();
+        check_fails(&mut sandbox.word_count(&[]), 3, &[&newest.to_string()]);
+        let mut verify = millstream(&["snapshot", "verify"]);
+        let output = check_fails(verify.arg(&state), 3, &[]);
+        let verdict = text(&output.stdout);
+        assert!(verdict.contains("BAD") && verdict.contains(name), "{verdict}");
+        assert!(contents(&state) == before, "{name} was changed");
+        std::fs::write(path, whole).unwrap();
+    };
+    check(&manifest, &|bytes| bytes[40] ^= 1);
+    check(&manifest, &|bytes| bytes.truncate(bytes.len() - 1));
+    check(&manifest, &Vec::clear);
+    check(&segment, &|bytes| bytes[at] ^= 0x80);
+    check(&segment, &|bytes| bytes.truncate(at));
+    // Whole again, it is as good as before.
+    check_succeeds(&mut sandbox.word_count(&[]));
+    sandbox.check_output(Emit::AtEnd);
+}
+
+#[test]
+fn a_directory_without_snapshots_is_said_to_be_none() {
+    let sandbox = Sandbox::small();
+    for what in ["list", "show", "verify"] {
+        check_fails(millstream(&["snapshot", what]).arg(sandbox.path("in")), 2, &["in"]);
+        check_fails(millstream(&["snapshot", what]).arg(sandbox.path("nowhere")), 2, &["nowhere"]);
+    }
+}
+
+#[test]
+fn a_key_above_the_limit_stops_the_job_and_says_so() {
+    let sandbox = Sandbox::with(&[("a.txt", &[b'x'; 70_000])]);
+    let output = check_fails(&mut sandbox.word_count(&["--cores", "1"]), 5, &["65536"]);
+    assert!(!text(&output.stderr).contains("panic"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn state_above_the_memory_limit_stops_the_job_at_a_complete_epoch_and_goes_on_with_more() {
+    let words: String = (0..400_000).map(|i| format!("word{i:07}x{i}\n")).collect();
+    let sandbox = Sandbox::with(&[("a.txt", words.as_bytes())]);
+    let args = ["--cores", "1", "--state-memory", "4MiB", "--rate", "400k"];
+    check_fails(&mut sandbox.word_count(&args), 5, &["state memory", "raise --state-memory"]);
+    check_succeeds(&mut sandbox.word_count(&["--cores", "1"]));
+    sandbox.check_output(Emit::AtEnd);
+}
+
+#[test]
+fn too_little_lockable_memory_is_explained() {
+    let sandbox = Sandbox::small();
+    let job = sandbox.word_count(&["--cores", "2"]);
+    let mut limited = std::process::Command::new("prlimit");
+    limited.arg("--memlock=65536:65536").arg(job.get_program()).args(job.get_args());
+    match limited.output() {
+        Ok(output) => {
+            let stderr = text(&output.stderr);
+            // The owner of CAP_IPC_LOCK has no limit.
+            if output.status.success() && is_privileged() {
+                println!("skipped: this user may lock all memory");
+                return;
+            }
+            assert!(matches!(output.status.code(), Some(2 | 4)), "{}: {stderr}", output.status);
+            assert!(stderr.contains("memlock"), "{stderr}");
+        }
+        Err(error) => println!("skipped: prlimit: {error}"),
+    }
+}
+
+fn is_privileged() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
+    u64::from_str_radix(capabilities.trim(), 16).unwrap() & 1 << 14 != 0
+}
