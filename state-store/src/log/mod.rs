@@ -109,8 +109,8 @@ pub(crate) struct Pages {
     space: Space,
     /// Of every block: the epoch in which its page was opened, low 32 bits (two epochs 2^32 apart are never both alive).
     block_born: Vec<u32>,
-    /// Of every block: its page.
-    block_page: Vec<PageId>,
+    /// Of every block: its page. Plain numbers, so that a large arena's table is not touched before it is needed.
+    block_page: Vec<u32>,
     pages: Vec<Page>,
     free_ids: Vec<PageId>,
     /// Of every table: its oldest and its newest living page.
@@ -166,7 +166,7 @@ impl Pages {
             frontier,
             space: Space::new(frames),
             block_born: vec![0; blocks_max as usize],
-            block_page: vec![PageId::default(); blocks_max as usize],
+            block_page: vec![0; blocks_max as usize],
             pages: Vec::new(),
             free_ids: Vec::new(),
             chains: Vec::new(),
@@ -352,7 +352,7 @@ impl Pages {
         self.pages[id.at()] = page;
         let blocks = start as usize..(start + blocks) as usize;
         self.block_born[blocks.clone()].fill(born.0 as u32);
-        self.block_page[blocks.clone()].fill(id);
+        self.block_page[blocks.clone()].fill(id.0);
         self.frontier.advance(self.arena.shared(), blocks.end * BLOCK_BYTES, self.arena.len());
         Ok(id)
     }
@@ -491,7 +491,7 @@ impl Pages {
 
     #[inline(always)]
     pub(crate) fn page_of(&self, address: Address) -> PageId {
-        self.block_page[address.block()]
+        PageId(self.block_page[address.block()])
     }
 
     #[inline(always)]

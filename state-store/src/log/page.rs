@@ -4,7 +4,7 @@ use super::{Address, BLOCK_BYTES, PAGE_HEADER_BYTES};
 use crate::epoch::Epoch;
 
 /// Number of a page in the side table. Recycled: a [`PageRef`] tells one use from the next.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PageId(pub(crate) u32);
 
 impl PageId {

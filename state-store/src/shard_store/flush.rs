@@ -13,6 +13,7 @@
 //!
 //! Cost: a turn copies and checksums at most 256 KiB or one large record, about 15 us.
 
+use super::StoreActivity;
 use super::channel_log::{ChannelId, ChannelLogs};
 use super::pace::Pace;
 use crate::epoch::Epoch;
@@ -137,10 +138,6 @@ impl Flusher {
         self.results.pop_front()
     }
 
-    pub(super) fn is_active(&self) -> bool {
-        self.active.is_some()
-    }
-
     /// `epoch` is complete: logs of it and of earlier epochs are not needed any more.
     pub(super) fn complete(&mut self, epoch: Epoch) {
         let later = self.channel_extents.split_off(&epoch.next());
@@ -166,31 +163,38 @@ impl Flusher {
         }
     }
 
-    /// One step. Says whether there is work left that a next turn can do.
-    pub(super) fn turn(&mut self, log: &mut Log, disk: &mut dyn Disk, now_ns: u64) -> bool {
+    /// One step.
+    pub(super) fn turn(&mut self, log: &mut Log, disk: &mut dyn Disk, now_ns: u64) -> StoreActivity {
         self.begin(log, now_ns);
         let appended = self.append(log, disk);
         let before = self.writer.submitted_bytes();
         let may_write = self.pace.may_write(now_ns);
         let turn = self.writer.turn(disk, may_write);
-        self.pace.spend(self.writer.submitted_bytes() - before);
         self.bytes_written = self.writer.submitted_bytes();
-        let busy = match turn {
-            Turn::Idle => false,
-            Turn::Busy => true,
+        let written = self.bytes_written - before;
+        self.pace.spend(written);
+        let (ended, is_writing) = match turn {
+            Turn::Idle => (false, false),
+            Turn::Busy => (false, true),
             Turn::Sealed => {
                 self.is_sealing = false;
                 self.sealed(log);
-                true
+                (true, false)
             }
             Turn::Failed(error) => {
                 self.is_sealing = false;
                 self.failed(log, error, now_ns);
-                true
+                (true, false)
             }
         };
         let listed = self.list(log, now_ns);
-        appended || busy || listed
+        if appended || listed || ended || written > 0 {
+            StoreActivity::Busy
+        } else if is_writing || self.active.is_some() {
+            StoreActivity::Waiting
+        } else {
+            StoreActivity::Idle
+        }
     }
 
     /// Begins with the oldest epoch that was cut everywhere and not flushed yet (I1).

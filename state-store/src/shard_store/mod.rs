@@ -319,16 +319,9 @@ impl ShardStore {
             self.flusher.writer().release(segment);
         }
         let cleaning = self.cleaner.turn(&mut self.log) | self.rewriter.turn(&mut self.log);
-        let before = self.flusher.bytes_written;
-        let busy = self.flusher.turn(&mut self.log, disk, now_ns);
+        let flushing = self.flusher.turn(&mut self.log, disk, now_ns);
         self.count_logs();
-        if sweeping || cleaning || self.flusher.bytes_written > before {
-            StoreActivity::Busy
-        } else if busy || self.flusher.is_active() {
-            StoreActivity::Waiting
-        } else {
-            StoreActivity::Idle
-        }
+        if sweeping || cleaning { StoreActivity::Busy } else { flushing }
     }
 
     /// A snapshot that has become durable here, or has failed; each once, in order.

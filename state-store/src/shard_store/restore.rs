@@ -29,6 +29,8 @@ use std::path::PathBuf;
 
 /// Reads under way at once.
 const DEPTH: usize = 4;
+/// Files open at once.
+const FILES_MAX: usize = 32;
 /// Records whose look-ups overlap.
 const PIECE: usize = 64;
 /// A read that moves nothing this often in a row is an error.
@@ -192,9 +194,8 @@ impl Restore {
                 let what = "extents with and without removal";
                 return Err(Error::corrupt(format_args!("{}: state `{}`: {what}", place(extent), entry.name)));
             }
-            let groups = u64::from(header.groups.end - header.groups.start).max(1);
-            let ours = header.groups.intersect(self.own);
-            let share = u64::from(header.payload_bytes) * u64::from(ours.end - ours.start) / groups;
+            let ours = groups_in(header.groups.intersect(self.own));
+            let share = u64::from(header.payload_bytes) * ours / groups_in(header.groups).max(1);
             *expected.entry(id).or_default() += share / layout.size_for(8, 16) as u64;
         }
         for (id, records) in expected {
@@ -218,10 +219,10 @@ impl Restore {
             self.apply(read, disk)?;
             self.submit(disk);
         }
+        self.closing.retain(|token| disk.take(*token).is_none());
         if !self.reads.is_empty() {
             return Ok(None);
         }
-        self.closing.retain(|token| disk.take(*token).is_none());
         if let Some((_, file)) = self.files.pop_first() {
             self.closing.push(disk.submit(Request::Close { file, length: None }));
         }
@@ -289,6 +290,13 @@ impl Restore {
                     read.token = Some(disk.submit(Request::Read { file, offset, bytes }));
                 }
                 None if self.opening.is_none() => {
+                    if self.files.len() >= FILES_MAX {
+                        let soon = || self.reads.iter().take(DEPTH).map(|read| read.segment);
+                        let idle = self.files.keys().copied().find(|segment| !soon().any(|other| other == *segment));
+                        let file = idle.and_then(|segment| self.files.remove(&segment));
+                        self.closing.extend(file.map(|file| disk.submit(Request::Close { file, length: None })));
+                    }
+                    let read = &self.reads[at];
                     let path = self.directory.join(segment_file(read.segment));
                     self.opening = Some((read.segment, disk.submit(Request::OpenRead(path))));
                 }
@@ -318,7 +326,7 @@ impl Restore {
 
     fn apply_pages(&mut self, extent: &ExtentEntry, bytes: &[u8]) -> Result<()> {
         let groups = extent.header.groups.intersect(self.own);
-        let stays = 2 * (groups.end - groups.start) >= extent.header.groups.end - extent.header.groups.start;
+        let stays = 2 * groups_in(groups) >= groups_in(extent.header.groups);
         let id = self.tables[&extent.header.table];
         let log = &mut self.store.as_mut().expect("not restored yet").log;
         let (core, pages, _) = log.split(id);
@@ -408,6 +416,10 @@ impl Restore {
             Ok(done) => Error::unavailable(format_args!("{what} of {}: ended as {done:?}", path.display())),
         }
     }
+}
+
+fn groups_in(range: KeyGroupRange) -> u64 {
+    u64::from(range.end) - u64::from(range.start)
 }
 
 /// File and offset of an extent.

@@ -585,6 +585,100 @@ fn files_stay_in_proportion_though_each_holds_something_that_nobody_changes() {
     cold.scan(restored.log(), ScanCursor::START, usize::MAX, |_, _, count| assert_eq!(count, 1));
 }
 
+fn restore_alone(alone: &mut Alone, run: u32, epoch: Epoch, extents: &ShardExtents) -> ShardStore {
+    let mut config = StoreConfig::new(DIRECTORY.into(), run, 0, 1, Epoch(epoch.0 + 1_000));
+    config.memory_bytes_max = 64 << 20;
+    let mut restore = Restore::new(config, alone.input(epoch, extents)).unwrap();
+    loop {
+        if let Some(restored) = restore.turn(&mut alone.disk).unwrap() {
+            return restored.store;
+        }
+    }
+}
+
+#[test]
+fn a_page_that_two_cuts_hold_outlives_the_failed_sync_of_the_first() {
+    let mut alone = Alone::new(16 << 20);
+    let table: Table<u64, u64> = alone.store.open_table("held", alone.domain, TableOptions::default()).unwrap();
+    (0..1_000).for_each(|key| add_one(&mut alone.store, &table, key));
+    alone.store.cut(Epoch(1));
+    alone.store.cut(Epoch(2));
+    // The page dies while both hold it, and is written for the first, whose sync fails.
+    (0..1_000).for_each(|key| add_one(&mut alone.store, &table, key));
+    alone.disk.configure(|config| config.failed_sync = 1.0);
+    alone.store.seal(Epoch(1));
+    let failed = loop {
+        alone.turn();
+        if let Some(snapshot) = alone.store.take_result() {
+            break snapshot;
+        }
+    };
+    assert_eq!((failed.epoch, failed.result.is_err()), (Epoch(1), true));
+    alone.store.abandon(Epoch(1));
+    alone.disk.configure(|config| config.failed_sync = 0.0);
+    // Whatever can be reused is.
+    (1_000..3_000).for_each(|key| add_one(&mut alone.store, &table, key));
+    alone.store.seal(Epoch(2));
+    let extents = alone.finish();
+    let freed = alone.store.take_freed();
+    assert!(extents.extents.iter().all(|extent| freed.iter().all(|freed| freed.id != extent.segment)));
+    assert!(freed.iter().all(|freed| !freed.recyclable), "the file whose sync failed is never written again");
+    let mut restored = restore_alone(&mut alone, 2, Epoch(2), &extents);
+    let domain = restored.domain();
+    let table: Table<u64, u64> = restored.open_table("held", domain, TableOptions::default()).unwrap();
+    assert_eq!(table.len(restored.log()), 1_000);
+    table.scan(restored.log(), ScanCursor::START, usize::MAX, |_, _, count| assert_eq!(count, 1));
+}
+
+#[test]
+fn a_key_group_that_moves_away_and_back_keeps_the_newest_value() {
+    let mut world = World::new(7, SimConfig::default(), 16 << 20, nothing_planted);
+    let places: Vec<Place> = (0..200).map(|key| (1, key)).collect();
+    let mut last = Contents::new();
+    for (round, shards) in [1, 3, 1, 2, 1].into_iter().enumerate() {
+        world.start(shards).unwrap();
+        assert_same(7, round as u64, &world.shards.iter().flat_map(Shard::contents).collect(), &last);
+        // Each round leaves some keys as an earlier round wrote them.
+        for place in places.iter().skip(round * 20) {
+            let owner = world.owner(place.1);
+            world.shards[owner].put(*place, &round.to_string());
+            world.model.insert(*place, round.to_string());
+        }
+        last = world.model.clone();
+        let epoch = world.last_epoch.next();
+        world.last_epoch = epoch;
+        world.pending.insert(epoch, Pending { expected: Expected::default(), parts: BTreeMap::new() });
+        for index in 0..world.shards.len() {
+            world.shards[index].to_cut = [vec![epoch], vec![epoch]];
+            world.cut(index, 0);
+            world.cut(index, 1);
+        }
+        while world.pending.contains_key(&epoch) {
+            (0..world.shards.len()).for_each(|index| world.turn(index));
+        }
+    }
+}
+
+#[test]
+fn a_restore_opens_few_files_at_once() {
+    let mut alone = Alone::new(64 << 20);
+    let mut config = alone.store.config().clone();
+    config.segments.segment_bytes_min = 64 << 10;
+    config.segments.segment_bytes_max = 64 << 10;
+    config.segments.block_bytes = 64 << 10;
+    alone.store = ShardStore::new(config).unwrap();
+    alone.domain = alone.store.domain();
+    let table: Table<u64, u64> = alone.store.open_table("wide", alone.domain, TableOptions::default()).unwrap();
+    (0..300_000).for_each(|key| add_one(&mut alone.store, &table, key));
+    let extents = alone.snapshot();
+    let files: BTreeSet<SegmentId> = extents.extents.iter().map(|extent| extent.segment).collect();
+    assert!(files.len() > 20, "{} files", files.len());
+    let mut restored = restore_alone(&mut alone, 2, Epoch(1), &extents);
+    let domain = restored.domain();
+    let table: Table<u64, u64> = restored.open_table("wide", domain, TableOptions::default()).unwrap();
+    assert_eq!(table.len(restored.log()), 300_000);
+}
+
 #[test]
 fn tombstones_end_when_nothing_older_is_left_and_memory_returns_to_nothing() {
     let mut alone = Alone::new(16 << 20);
