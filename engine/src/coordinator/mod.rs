@@ -434,8 +434,8 @@ impl Coordinator {
                     extents: extents.clone(),
                 });
             }
-            let blobs = cut.stages.iter().filter(|(_, bytes)| !bytes.is_empty());
-            manifest.blobs.extend(blobs.map(|(name, bytes)| Blob { name: name.clone(), shard, bytes: bytes.clone() }));
+            let blobs = cut.stages.iter().filter(|(_, saved)| !saved.is_empty());
+            manifest.blobs.extend(blobs.map(|(name, saved)| Blob { name: name.clone(), shard, bytes: saved.encode() }));
         }
         manifest.outputs = unconfirmed.iter().filter(|output| output.epoch <= manifest.epoch).cloned().collect();
         manifest.tables.sort_by_key(|table| table.id);

@@ -8,7 +8,7 @@ use millstream_state::{BadBytes, Key, Record, Schema};
 use std::marker::PhantomData;
 
 /// Records that an operator takes at once: hashed, prefetched, then applied in order.
-pub(crate) const BATCH_RECORDS: usize = 64;
+pub(crate) const BATCH_RECORDS: usize = 512;
 
 const HASH_BYTES: usize = 8;
 const LENGTH_BYTES: usize = 4;

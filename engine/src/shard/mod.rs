@@ -11,7 +11,7 @@ mod pending;
 
 use crate::exchange::BarrierMode;
 use crate::metrics::ShardMetrics;
-use crate::stage::{Activity, StageTask, TurnContext};
+use crate::stage::{Activity, Saved, StageTask, TurnContext};
 use crate::time::Clock;
 use crate::{Error, Result};
 use millstream_state::Epoch;
@@ -90,7 +90,7 @@ pub(crate) struct ShardCut {
     /// What writing them took.
     pub flush: FlushStats,
     /// Own state of each stage.
-    pub stages: Vec<(String, Vec<u8>)>,
+    pub stages: Vec<(String, Saved)>,
     /// Output to commit once the epoch is complete, with the epoch it was prepared for and its stage.
     pub prepared: Vec<Prepared>,
     /// Whether every stage had ended.

@@ -2,13 +2,14 @@
 
 use super::{BarrierMode, NamedStage, Prepared, ShardCut, TurnContext};
 use crate::Error;
+use crate::stage::Saved;
 use millstream_state::Epoch;
 use millstream_state::shard_store::{FlushStats, ShardExtents, ShardSnapshot};
 
 /// See the module.
 pub(super) struct PendingCut {
     pub epoch: Epoch,
-    stages: Vec<(String, Vec<u8>)>,
+    stages: Vec<(String, Saved)>,
     finished: bool,
     cut_at_ns: u64,
     cut_ns: u64,

@@ -1,6 +1,6 @@
 //! What feeds a stage.
 
-use super::TurnContext;
+use super::{Saved, TurnContext};
 use crate::Result;
 use crate::items::Items;
 use millstream_state::Epoch;
@@ -35,7 +35,7 @@ pub(crate) trait Head: 'static {
     ) -> Result<HeadActivity>;
 
     /// The shard's cut: returns the head's own state.
-    fn cut(&mut self, epoch: Epoch, cx: &mut TurnContext<'_>) -> Vec<u8>;
+    fn cut(&mut self, epoch: Epoch, cx: &mut TurnContext<'_>) -> Saved;
 
     /// Whether everything in front of the barrier of a cut epoch is in its channel log.
     fn has_all_barriers(&self, epoch: Epoch) -> bool;

@@ -1,11 +1,17 @@
 //! A keyed operator at the head of a stage: takes records in batches, so that the operator can prefetch its state.
 
-use super::{Head, HeadActivity, TurnContext};
+use super::{Head, HeadActivity, Saved, TurnContext};
 use crate::Result;
 use crate::exchange::{BatchParts, Inbox, parse};
 use crate::items::Items;
 use crate::operator::KeyedOperator;
 use millstream_state::Epoch;
+
+/// How many times as many records as a source hands out in a call are taken in one: a backlog becomes shorter, and so what
+/// a barrier overtakes, and what has left the cache meanwhile.
+const TAKE_FACTOR: usize = 4;
+/// No further batch is begun after this long.
+const TAKE_NS: u64 = 50_000;
 
 /// See the module.
 pub struct KeyedHead<O> {
@@ -32,7 +38,8 @@ impl<O: KeyedOperator> Head for KeyedHead<O> {
         cx: &mut TurnContext<'_>,
         push: &mut impl FnMut(<O::Out as Items>::Of<'_>),
     ) -> Result<HeadActivity> {
-        let mut left = cx.records_max;
+        let records_max = cx.records_max * TAKE_FACTOR;
+        let (start_ns, mut left) = (cx.clock.now_ns(), records_max);
         while left > 0 {
             let (batch, bytes) = parse(self.inbox.records(&mut cx.log_piece()), left, &mut self.parts);
             if batch.len() == 0 {
@@ -41,9 +48,12 @@ impl<O: KeyedOperator> Head for KeyedHead<O> {
             left -= batch.len();
             self.operator.apply(cx.store.log_mut(), &batch, push)?;
             self.inbox.consume(bytes);
+            if cx.clock.now_ns() - start_ns > TAKE_NS {
+                break;
+            }
         }
-        if left < cx.records_max {
-            cx.metrics.records_keyed += (cx.records_max - left) as u64;
+        if left < records_max {
+            cx.metrics.records_keyed += (records_max - left) as u64;
             return Ok(HeadActivity::Busy);
         }
         if !self.inbox.ended() {
@@ -55,9 +65,9 @@ impl<O: KeyedOperator> Head for KeyedHead<O> {
         })
     }
 
-    fn cut(&mut self, epoch: Epoch, cx: &mut TurnContext<'_>) -> Vec<u8> {
+    fn cut(&mut self, epoch: Epoch, cx: &mut TurnContext<'_>) -> Saved {
         self.inbox.cut(epoch, &mut cx.log_piece());
-        self.operator.save()
+        Saved::Progress(self.operator.save())
     }
 
     fn has_all_barriers(&self, epoch: Epoch) -> bool {

@@ -11,6 +11,7 @@
 mod head;
 mod keyed_head;
 mod output;
+mod saved;
 mod source_head;
 mod union_head;
 
@@ -19,6 +20,7 @@ pub(crate) use keyed_head::KeyedHead;
 pub(crate) use output::{
     ByRef, ByValue, ExchangeOutput, KeyOf, KeyOnly, Load, Output, OutputActivity, SinkOutput, UnionOutput, WholeRecord,
 };
+pub(crate) use saved::Saved;
 pub(crate) use source_head::{SourceHead, decode_splits};
 pub(crate) use union_head::UnionHead;
 
@@ -98,7 +100,7 @@ pub(crate) trait StageTask {
     fn cut_output(&mut self, epoch: Epoch, mode: BarrierMode, cx: &mut TurnContext<'_>);
 
     /// Second half of the shard's cut; returns the stage's own state (positions, progress).
-    fn cut_input(&mut self, epoch: Epoch, cx: &mut TurnContext<'_>) -> Vec<u8>;
+    fn cut_input(&mut self, epoch: Epoch, cx: &mut TurnContext<'_>) -> Saved;
 
     /// Whether everything in front of the barrier of a cut epoch is in its channel log.
     fn has_all_barriers(&self, epoch: Epoch) -> bool;
@@ -190,7 +192,7 @@ where
         self.output.cut(epoch, mode, &mut cx.log_piece());
     }
 
-    fn cut_input(&mut self, epoch: Epoch, cx: &mut TurnContext<'_>) -> Vec<u8> {
+    fn cut_input(&mut self, epoch: Epoch, cx: &mut TurnContext<'_>) -> Saved {
         self.head.cut(epoch, cx)
     }
 

@@ -1,6 +1,6 @@
 //! A source at the head of a stage.
 
-use super::{Head, HeadActivity, TurnContext};
+use super::{Head, HeadActivity, Saved, TurnContext};
 use crate::Result;
 use crate::items::Items;
 use crate::source::{Polled, ReadContext, Reader, Split};
@@ -9,12 +9,13 @@ use millstream_state::Epoch;
 /// See the module.
 pub struct SourceHead<R> {
     reader: R,
-    splits: Vec<Split>,
+    /// How many splits the last cut found.
+    splits: usize,
 }
 
 impl<R> SourceHead<R> {
     pub(crate) fn new(reader: R) -> Self {
-        Self { reader, splits: Vec::new() }
+        Self { reader, splits: 0 }
     }
 }
 
@@ -50,10 +51,11 @@ impl<R: Reader> Head for SourceHead<R> {
         })
     }
 
-    fn cut(&mut self, _: Epoch, _: &mut TurnContext<'_>) -> Vec<u8> {
-        self.splits.clear();
-        self.reader.splits(&mut self.splits);
-        serde_json::to_vec(&self.splits).expect("splits are plain data")
+    fn cut(&mut self, _: Epoch, _: &mut TurnContext<'_>) -> Saved {
+        let mut splits = Vec::with_capacity(self.splits);
+        self.reader.splits(&mut splits);
+        self.splits = splits.len();
+        Saved::Splits(splits)
     }
 
     fn has_all_barriers(&self, _: Epoch) -> bool {

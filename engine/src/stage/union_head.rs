@@ -1,6 +1,6 @@
 //! Several streams that go on as one.
 
-use super::{Head, HeadActivity, TurnContext};
+use super::{Head, HeadActivity, Saved, TurnContext};
 use crate::Result;
 use crate::exchange::{BatchParts, Inbox, RecordFreight, parse};
 use crate::items::Own;
@@ -48,9 +48,9 @@ impl<R: Record> Head for UnionHead<R> {
         })
     }
 
-    fn cut(&mut self, epoch: Epoch, cx: &mut TurnContext<'_>) -> Vec<u8> {
+    fn cut(&mut self, epoch: Epoch, cx: &mut TurnContext<'_>) -> Saved {
         self.inbox.cut(epoch, &mut cx.log_piece());
-        Vec::new()
+        Saved::Progress(Vec::new())
     }
 
     fn has_all_barriers(&self, epoch: Epoch) -> bool {
