@@ -2,10 +2,12 @@
 
 pub mod ceiling;
 pub mod gaps;
+pub mod keyed_count;
 pub mod keys;
 pub mod machine;
 pub mod report;
 pub mod word_count;
 
+mod latency;
 mod prefetch;
 mod slots;
