@@ -8,6 +8,7 @@ use crate::quick;
 use clap::{Args, Subcommand};
 use millstream::topology::{Cores, Topology};
 use millstream_bench::ceiling::Ceiling;
+use millstream_bench::keyed_count::KeyedCount;
 use millstream_bench::keys::Distribution;
 use millstream_bench::machine::Machine;
 use millstream_bench::report::{ResultFile, rate, table};
@@ -25,6 +26,11 @@ pub(crate) enum BenchCommand {
     Quick(quick::QuickArgs),
     /// The bare loop that a keyed count is measured against: no epochs, no state that outlives it
     Ceiling(CeilingArgs),
+    /// A count of every key with durable epochs on disk: the engine's figure to compare
+    ///
+    /// Keys from a generator on every shard cross an exchange to the shard that owns them and are counted there; every
+    /// update goes to a sink that counts. Gaps between batches are told apart into the host's and the engine's.
+    KeyedCount(KeyedCountArgs),
 }
 
 /// Where results go.
@@ -76,12 +82,50 @@ pub(crate) struct CeilingArgs {
     out: OutArgs,
 }
 
+#[derive(Args, Clone, Debug)]
+pub(crate) struct KeyedCountArgs {
+    #[command(flatten)]
+    count: CountArgs,
+
+    /// From one epoch to the next
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "1s")]
+    epoch_interval: Duration,
+
+    /// Records per second, open loop: latencies run from when a record was due. Without, as fast as it goes
+    #[arg(long, value_name = "R")]
+    rate: Option<f64>,
+
+    /// Run the bare loop in turn with the engine, and tell the ratio of their medians
+    #[arg(long)]
+    with_ceiling: bool,
+
+    /// How often they take turns
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    rounds: u32,
+
+    /// Where the state directory is made, and removed afterwards; by default a place for temporary files on a disk
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+
+    /// Most megabytes per second that a shard writes for snapshots; 0 for no limit
+    #[arg(long, value_name = "MB", default_value_t = 400)]
+    flush_mbps: u32,
+
+    /// Never park an idle shard
+    #[arg(long)]
+    busy_poll: bool,
+
+    #[command(flatten)]
+    out: OutArgs,
+}
+
 impl BenchCommand {
     /// Whether results and errors are wanted as JSON.
     pub(crate) fn json(&self) -> bool {
         match self {
             Self::Quick(args) => args.out.json,
             Self::Ceiling(args) => args.out.json,
+            Self::KeyedCount(args) => args.out.json,
         }
     }
 
@@ -90,6 +134,7 @@ impl BenchCommand {
         match self {
             Self::Quick(args) => quick::run(args),
             Self::Ceiling(args) => ceiling(args),
+            Self::KeyedCount(args) => keyed_count(args),
         }
     }
 }
@@ -110,6 +155,38 @@ fn ceiling(args: &CeilingArgs) -> Result {
     ];
     let shown = table(["counted", "shards", "for", "records"], [row]);
     keep("ceiling", started, &topology, None, report, &shown, &args.out)
+}
+
+fn keyed_count(args: &KeyedCountArgs) -> Result {
+    let started = SystemTime::now();
+    let CountArgs { cores, keys, distribution, duration, warm_up, seed } = args.count.clone();
+    let rate = args.rate;
+    if let Some(rate) = rate.filter(|rate| !(rate.is_finite() && *rate > 0.0)) {
+        return Err(millstream::Error::invalid(format_args!(
+            "a rate of {rate} records per second: must be above zero"
+        ))
+        .into());
+    }
+    let topology = Topology::read()?;
+    let run = KeyedCount {
+        cores,
+        keys: distribution.over(keys)?,
+        duration,
+        warm_up,
+        epoch_interval: args.epoch_interval,
+        rate,
+        with_ceiling: args.with_ceiling,
+        rounds: args.rounds,
+        state_dir: args.state_dir.clone(),
+        flush_mbps: args.flush_mbps,
+        busy_poll: args.busy_poll,
+        seed,
+    };
+    let directory = run.directory()?;
+    let report = run.run()?;
+    report.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+    let shown = report.table();
+    keep("keyed-count", started, &topology, Some(&directory), report, &shown, &args.out)
 }
 
 /// Writes the result file, and shows the result.
