@@ -706,6 +706,28 @@ fn tombstones_end_when_nothing_older_is_left_and_memory_returns_to_nothing() {
 }
 
 #[test]
+fn a_state_dropped_and_opened_again_is_described_as_long_as_a_snapshot_has_it() {
+    let mut alone = Alone::new(16 << 20);
+    let open = |alone: &mut Alone| -> Table<u64, u64> {
+        alone.store.open_table("pane", alone.domain, TableOptions::default()).unwrap()
+    };
+    for round in 1..=3 {
+        let table = open(&mut alone);
+        (0..100).for_each(|key| add_one(&mut alone.store, &table, key));
+        alone.store.cut(Epoch(round));
+        alone.store.drop_table(table);
+    }
+    for round in 1..=3 {
+        alone.store.seal(Epoch(round));
+        let extents = alone.finish();
+        assert_eq!((extents.tables.len(), extents.extents.len()), (1, 1), "epoch {round}");
+        alone.store.complete(Epoch(round));
+    }
+    let last = alone.snapshot();
+    assert!(last.tables.is_empty() && last.extents.is_empty());
+}
+
+#[test]
 fn an_idle_epoch_writes_nothing() {
     let mut alone = Alone::new(16 << 20);
     let table: Table<u64, u64> = alone.store.open_table("idle", alone.domain, TableOptions::default()).unwrap();

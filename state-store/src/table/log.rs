@@ -20,6 +20,8 @@ pub struct Log {
     names: BTreeMap<Box<str>, u32>,
     free_ids: Vec<u32>,
     known: BTreeMap<u32, Known>,
+    /// Numbers of dropped states, and the first epoch without each.
+    dropped: Vec<(Epoch, u32)>,
     prefault: Prefault,
     scratch: Vec<u8>,
 }
@@ -29,8 +31,6 @@ pub(crate) struct Known {
     pub(crate) entry: TableEntry,
     /// Fingerprint of its two schemas and its options: what extents carry.
     pub(crate) schema: u64,
-    /// The first epoch without it, once it has been dropped.
-    dropped: Option<Epoch>,
 }
 
 impl Log {
@@ -46,6 +46,7 @@ impl Log {
             names: BTreeMap::new(),
             free_ids: Vec::new(),
             known: BTreeMap::new(),
+            dropped: Vec::new(),
             prefault: prefault.clone(),
             scratch: Vec::new(),
         })
@@ -125,14 +126,14 @@ impl Log {
         self.tables[id as usize] = Some(core);
         self.names.insert(entry.name.as_str().into(), id);
         let schema = schema_fingerprint(&entry.key, &entry.value, layout.removal);
-        self.known.insert(entry.id, Known { entry, schema, dropped: None });
+        self.known.insert(entry.id, Known { entry, schema });
         id
     }
 
     /// Describes a state of a manifest that may have no extent for this shard, so that opening it is checked all the same.
     pub(crate) fn declare(&mut self, entry: &TableEntry) {
         let schema = schema_fingerprint(&entry.key, &entry.value, false);
-        self.known.entry(entry.id).or_insert_with(|| Known { entry: entry.clone(), schema, dropped: None });
+        self.known.entry(entry.id).or_insert_with(|| Known { entry: entry.clone(), schema });
     }
 
     /// Makes room in the index of a table that is about to be filled.
@@ -170,17 +171,23 @@ impl Log {
             self.pages.die_all_of(id);
             self.names.remove(&core.name);
             self.free_ids.push(id);
-            let running = self.pages.epochs.running(core.domain);
-            if let Some(known) = self.known.get_mut(&core.itself.number) {
-                known.dropped = Some(running);
-            }
+            self.dropped.push((self.pages.epochs.running(core.domain), core.itself.number));
         }
     }
 
     /// Forgets dropped states that no pending snapshot contains.
     pub(crate) fn forget_dropped(&mut self) {
         let oldest = self.pages.epochs.pending().first().copied();
-        self.known.retain(|_, known| known.dropped.is_none_or(|dropped| oldest.is_some_and(|oldest| oldest < dropped)));
+        let is_needed = |epoch: Epoch| oldest.is_some_and(|oldest| oldest < epoch);
+        let ended: Vec<u32> = self.dropped.iter().filter(|(epoch, _)| !is_needed(*epoch)).map(|(_, id)| *id).collect();
+        self.dropped.retain(|(epoch, _)| is_needed(*epoch));
+        for number in ended {
+            // A state of that name may have been opened again, or dropped again since.
+            let is_open = self.known.get(&number).is_some_and(|known| self.names.contains_key(&*known.entry.name));
+            if !is_open && !self.dropped.iter().any(|(_, other)| *other == number) {
+                self.known.remove(&number);
+            }
+        }
     }
 
     #[inline(always)]
