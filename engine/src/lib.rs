@@ -5,7 +5,7 @@
 //! after a crash the job goes on from the last complete epoch, and its committed output is neither lost nor doubled.
 //!
 //! Modules form layers; a module imports only from those named before it:
-//! `planted items config time text metrics topology` < `chain source sink exchange state` < `operator` < `stage` < `job`
+//! `planted items key_of time text metrics topology config` < `chain source sink exchange state` < `operator` < `stage` < `job`
 //! < `shard` < `coordinator` < `launch` < `runtime sim` < `engine`.
 
 // What a stage is made of shows in the types of streams and is no business of those who name them.
@@ -21,6 +21,7 @@ mod engine;
 pub mod exchange;
 pub mod items;
 pub mod job;
+mod key_of;
 mod launch;
 pub mod metrics;
 pub mod operator;
@@ -62,3 +63,8 @@ pub mod prelude {
     pub use crate::{Engine, Job, Key, Outcome, Record, Running, State, Stop, Stream};
     pub use std::io::Write as _;
 }
+
+/// The code of the front page compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+mod readme {}

@@ -4,12 +4,12 @@ use crate::Result;
 use crate::chain::{Blueprint, Identity};
 use crate::exchange::{Freight, Inbox, OpenEdge, RecordFreight, check_log};
 use crate::items::{Items, Own};
+use crate::key_of::KeyOf;
 use crate::operator::{KeyedOperator, KeyedPlan, OpenContext, StateSchema};
 use crate::sink::{Committer, Guarantee, Sink};
 use crate::source::{Source, Split};
 use crate::stage::{
-    ExchangeOutput, Head, KeyOf, KeyedHead, Load, Output, SinkOutput, SourceHead, Stage, StageTask, UnionHead,
-    UnionOutput,
+    ExchangeOutput, Head, KeyedHead, Load, Output, SinkOutput, SourceHead, Stage, StageTask, UnionHead, UnionOutput,
 };
 use millstream_state::shard_store::ShardStore;
 use millstream_state::{KeyGroupCount, KeyGroupRange, Record, Schema};

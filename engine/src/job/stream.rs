@@ -8,10 +8,11 @@ use super::plan::{
 };
 use crate::chain::{Blueprint, Filter, FlatMapPlan, Identity, Inspect, Map, OnError, Out, TryFlatMapPlan, TryMap};
 use crate::items::{Items, Own};
+use crate::key_of::{ByRef, ByValue, KeyOf};
 use crate::operator::{CountPlan, Emit, KeyedPlan, KeyedProcess, ProcessPlan, ProcessWith, ReducePlan};
 use crate::sink::Sink;
 use crate::source::Source;
-use crate::stage::{ByRef, ByValue, KeyOf, KeyOnly, Load, WholeRecord};
+use crate::stage::{KeyOnly, Load, WholeRecord};
 use crate::state::ValueState;
 use millstream_state::{Key, Record, State};
 use std::fmt::Display;

@@ -5,7 +5,7 @@ use crate::Result;
 use crate::chain::{Faults, OperatorId, Out, blaming, blaming_key};
 use crate::exchange::{Batch, RecordFreight};
 use crate::items::Own;
-use crate::stage::KeyOf;
+use crate::key_of::KeyOf;
 use crate::state::ValueState;
 use millstream_state::shard_store::ShardStore;
 use millstream_state::table::{Domain, Log, Table, TableOptions};

@@ -5,7 +5,7 @@ use crate::Result;
 use crate::chain::{OperatorId, blaming, blaming_key};
 use crate::exchange::{Batch, RecordFreight};
 use crate::items::{Own, Pairs};
-use crate::stage::KeyOf;
+use crate::key_of::KeyOf;
 use millstream_state::table::{Log, Table, TableOptions};
 use millstream_state::{Key, State};
 use std::cell::Cell;

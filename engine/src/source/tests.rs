@@ -1,3 +1,5 @@
+//! Sources stop anywhere and go on from their position as if they had not stopped.
+
 use super::*;
 use crate::items::Own;
 use millstream_state::io::BlockingDisk;

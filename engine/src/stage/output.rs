@@ -3,6 +3,7 @@
 use crate::Result;
 use crate::exchange::{BarrierMode, Freight, KeyFreight, LogPiece, Outbox, RecordFreight};
 use crate::items::{Items, Own};
+use crate::key_of::KeyOf;
 use crate::sink::{SinkActivity, SinkWriter};
 use millstream_state::io::Disk;
 use millstream_state::{Epoch, Key, Record};
@@ -44,67 +45,6 @@ pub(crate) trait Output<I: Items>: 'static {
 
     /// Adds the shards that have something new to look at.
     fn take_published(&mut self, peers: &mut Vec<u32>);
-}
-
-/// How the key of an item is found: `key_by` makes one, `key_by_ref` borrows it.
-pub trait KeyOf<I: Items>: Clone + Send + 'static {
-    /// The key.
-    type Key: Key + ?Sized;
-
-    /// Hands the key of `item` to `use_key`.
-    fn with_key<R>(&mut self, item: &I::Of<'_>, use_key: impl FnOnce(&Self::Key) -> R) -> R;
-}
-
-/// A key made from the item.
-pub struct ByValue<F, K>(F, PhantomData<fn() -> K>);
-
-impl<F, K> ByValue<F, K> {
-    pub(crate) fn new(user: F) -> Self {
-        Self(user, PhantomData)
-    }
-}
-
-impl<F: Clone, K> Clone for ByValue<F, K> {
-    fn clone(&self) -> Self {
-        Self(self.0.clone(), PhantomData)
-    }
-}
-
-impl<I: Items, K: Key, F> KeyOf<I> for ByValue<F, K>
-where
-    F: for<'a, 'b> FnMut(&'b I::Of<'a>) -> K + Clone + Send + 'static,
-{
-    type Key = K;
-    #[inline(always)]
-    fn with_key<R>(&mut self, item: &I::Of<'_>, use_key: impl FnOnce(&K) -> R) -> R {
-        use_key(&(self.0)(item))
-    }
-}
-
-/// A key borrowed from the item.
-pub struct ByRef<F, K: ?Sized>(F, PhantomData<fn(&K)>);
-
-impl<F, K: ?Sized> ByRef<F, K> {
-    pub(crate) fn new(user: F) -> Self {
-        Self(user, PhantomData)
-    }
-}
-
-impl<F: Clone, K: ?Sized> Clone for ByRef<F, K> {
-    fn clone(&self) -> Self {
-        Self(self.0.clone(), PhantomData)
-    }
-}
-
-impl<I: Items, K: Key + ?Sized, F> KeyOf<I> for ByRef<F, K>
-where
-    F: for<'a, 'b> FnMut(&'b I::Of<'a>) -> &'b K + Clone + Send + 'static,
-{
-    type Key = K;
-    #[inline(always)]
-    fn with_key<R>(&mut self, item: &I::Of<'_>, use_key: impl FnOnce(&K) -> R) -> R {
-        use_key((self.0)(item))
-    }
 }
 
 /// What an item is on the wire of an exchange: only its key, or all of it.

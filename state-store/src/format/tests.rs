@@ -1,3 +1,5 @@
+//! Bytes of version 1 as they are (golden files), and decoders that accept no others.
+
 use super::*;
 use crate::epoch::Epoch;
 use crate::key_group::{KeyGroupCount, KeyGroupRange};

@@ -1,3 +1,5 @@
+//! The index against a map, its invariants checked while it grows and shrinks.
+
 use super::*;
 use std::collections::BTreeMap;
 

@@ -1,3 +1,5 @@
+//! A segment writer on a failing disk: what it reports durable is there after a crash.
+
 use super::*;
 use crate::epoch::Epoch;
 use crate::format::ExtentKind;

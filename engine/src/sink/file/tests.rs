@@ -1,3 +1,5 @@
+//! Files as a sink under a failing disk and repeated starts: every line is committed once, and nothing is left behind.
+
 use super::*;
 use crate::items::Own;
 use crate::sink::{SinkActivity, SinkWriter};

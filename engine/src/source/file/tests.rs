@@ -1,3 +1,5 @@
+//! Whatever the bytes and the splits, the lines of a file are those that the standard library finds, each in one split.
+
 use super::*;
 use crate::source::{Polled, ReadContext, Reader};
 use millstream_state::io::sim::{SimConfig, SimDisk};

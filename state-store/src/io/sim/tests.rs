@@ -1,3 +1,5 @@
+//! The simulated disk loses, delays and breaks what a real one may, and nothing else.
+
 use super::*;
 
 fn finish(disk: &mut SimDisk, request: Request) -> io::Result<Done> {
