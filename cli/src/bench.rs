@@ -3,8 +3,9 @@
 //! A table goes to standard output (or one JSON object with `--json`), and the JSON file always to `results/local`, or
 //! where `--out` says.
 
+mod quick;
+
 use crate::exit::{self, Result};
-use crate::quick;
 use clap::{Args, Subcommand};
 use millstream::topology::{Cores, Topology};
 use millstream_bench::ceiling::Ceiling;

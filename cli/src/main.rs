@@ -11,7 +11,6 @@ mod bench;
 mod doctor;
 mod exit;
 mod progress;
-mod quick;
 mod run;
 mod snapshot;
 mod stop;

@@ -20,9 +20,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// The repository's sample text, part of the program so that it runs from anywhere.
 const SAMPLES: [(&str, &[u8]); 3] = [
-    ("engine.txt", include_bytes!("../../examples/text/engine.txt")),
-    ("orders.txt", include_bytes!("../../examples/text/orders.txt")),
-    ("store.txt", include_bytes!("../../examples/text/store.txt")),
+    ("engine.txt", include_bytes!("../../../examples/text/engine.txt")),
+    ("orders.txt", include_bytes!("../../../examples/text/orders.txt")),
+    ("store.txt", include_bytes!("../../../examples/text/store.txt")),
 ];
 
 /// Text to count: the samples as often as they fit.
