@@ -8,6 +8,7 @@ use crate::exit::{CHECK_FAILED, Failure, OK, Result, UNAVAILABLE};
 use clap::Args;
 use millstream::operator::Emit;
 use millstream::topology::{Cores, Topology};
+use millstream_bench::keyed_count::{KeyedCount, KeyedCountReport};
 use millstream_bench::report::{LOCAL_RESULTS, bytes, rate, table};
 use millstream_bench::word_count::{Counts, count_text};
 use millstream_state::io::RealFiles;
@@ -49,6 +50,7 @@ pub(crate) struct QuickArgs {
 #[derive(Serialize)]
 struct QuickReport {
     word_count: KilledWordCount,
+    keyed_count: KeyedCountReport,
 }
 
 /// A word count that was killed and resumed.
@@ -77,8 +79,19 @@ pub(crate) fn run(args: &QuickArgs) -> Result {
     topology.plan(&args.cores)?.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
     let root = work_dir()?;
     let word_count = word_count(args, root.path())?;
-    let shown = word_count.table();
-    let report = QuickReport { word_count };
+    eprintln!("counting keys, beside the bare loop that is this machine's limit");
+    let keyed_count = KeyedCount {
+        cores: args.cores.clone(),
+        duration: Duration::from_secs(3),
+        warm_up: Duration::from_secs(1),
+        with_ceiling: true,
+        rounds: 2,
+        state_dir: Some(root.path().to_owned()),
+        ..KeyedCount::default()
+    };
+    let keyed_count = keyed_count.run()?;
+    let shown = format!("{}\n\n{}", word_count.table(), keyed_count.table());
+    let report = QuickReport { word_count, keyed_count };
     bench::keep("quick", started, &topology, Some(root.path()), report, &shown, &args.out)?;
     Ok(OK)
 }
