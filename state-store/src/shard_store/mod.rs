@@ -60,7 +60,8 @@ pub struct StoreConfig {
     pub prefault: Prefault,
     /// Most bytes a second that snapshots write; zero for as fast as the disk takes them.
     pub flush_bytes_per_second: u64,
-    /// Pages may take this many times the bytes that live in them, before sparse ones are cleaned. Less memory costs more
+    /// Pages may take this many times the bytes that live in them before sparse ones are cleaned, and files once more than
+    /// that before sparse ones are emptied. Less memory costs more
     /// writing: at 1.5 uniform churn writes 1.7 times the changed bytes, at 2.0 1.26 times, at 2.5 1.12 times.
     pub space_factor: f64,
     /// Where and how segment files are written.
@@ -133,6 +134,8 @@ pub struct StoreStats {
     pub file_bytes: u64,
     /// Extents in those files that the next snapshot would name.
     pub file_bytes_used: u64,
+    /// Pages written again to empty sparse files.
+    pub rewritten_pages: u64,
     /// Memory above what [`StoreConfig::space_factor`] allows, which cleaning is working off.
     pub debt_bytes: u64,
     /// Bytes of records that cleaning has moved.
@@ -190,7 +193,7 @@ impl ShardStore {
         let rate = config.flush_bytes_per_second;
         let flusher = Flusher::new(config.segments.clone(), rate, config.own_groups(), restored);
         let cleaner = Cleaner::new(config.space_factor);
-        let rewriter = Rewriter::new(config.segments.segment_bytes_max);
+        let rewriter = Rewriter::new(config.space_factor, config.segments.segment_bytes_max);
         Ok(Self { config, log, flusher, cleaner, rewriter, log_bytes: 0 })
     }
 
@@ -381,6 +384,7 @@ impl ShardStore {
             written_bytes: self.flusher.bytes_written,
             file_bytes: pages.files.bytes().0,
             file_bytes_used: pages.files.bytes().1,
+            rewritten_pages: self.rewriter.pages,
             debt_bytes: self.cleaner.debt_bytes(&self.log),
             moved_bytes: self.cleaner.moved_bytes,
         }

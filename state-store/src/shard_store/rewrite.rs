@@ -10,23 +10,33 @@ use crate::format::SegmentId;
 use crate::log::PageId;
 use crate::table::Log;
 
-/// Files may take this many times the bytes in use, and [`SLACK_FILES`] files more.
-const FACTOR: u64 = 3;
+/// Files that may be sparse whatever is in use.
 const SLACK_FILES: u64 = 2;
 /// Page numbers looked at in one turn.
 const TURN_PAGES: u32 = 256;
 
 /// The rewriting half of a store.
 pub(super) struct Rewriter {
+    /// Files may take this many times the bytes in use.
+    factor: f64,
     slack_bytes: u64,
     /// The file being emptied, and the next page number to look at.
     at: Option<(SegmentId, u32)>,
     is_armed: bool,
+    /// Pages given to a flush to be written again.
+    pub(super) pages: u64,
 }
 
 impl Rewriter {
-    pub(super) fn new(segment_bytes_max: u64) -> Self {
-        Self { slack_bytes: SLACK_FILES * segment_bytes_max, at: None, is_armed: true }
+    /// Files get once more the bytes in use than `space_factor` gives to memory: emptying one costs a write of what it holds.
+    pub(super) fn new(space_factor: f64, segment_bytes_max: u64) -> Self {
+        Self {
+            factor: space_factor + 1.0,
+            slack_bytes: SLACK_FILES * segment_bytes_max,
+            at: None,
+            is_armed: true,
+            pages: 0,
+        }
     }
 
     /// An epoch is complete: another file may be emptied.
@@ -39,7 +49,7 @@ impl Rewriter {
         if self.at.is_none() && self.is_armed {
             self.is_armed = false;
             let (length, used) = log.pages.files.bytes();
-            if length > FACTOR * used + self.slack_bytes {
+            if length > (used as f64 * self.factor) as u64 + self.slack_bytes {
                 self.at = log.pages.files.sparsest().map(|segment| (segment, 0));
             }
         }
@@ -51,6 +61,7 @@ impl Rewriter {
             let is_there = pages.extent(id).is_some_and(|extent| extent.segment == segment);
             if is_there && pages.page(id).is_alive() {
                 pages.put_back_unwritten(next_epoch, [pages.reference(id)]);
+                self.pages += 1;
             }
         }
         self.at = (end < pages.ids()).then_some((segment, end));

@@ -35,12 +35,14 @@ struct Shard {
     disk: SimDisk,
     domains: [Domain; 2],
     counts: Table<u64, u64>,
-    plain: Table<u64, u64>,
+    plain: Table<u64, String>,
     texts: Table<u64, String>,
     /// Epochs that each domain has still to cut, in order.
     to_cut: [Vec<Epoch>; 2],
     /// Bytes put into channel logs, by epoch.
     logged: BTreeMap<Epoch, Vec<u8>>,
+    /// Epochs cut everywhere whose logs still grow, in order.
+    to_seal: Vec<Epoch>,
 }
 
 /// The domain of a table.
@@ -61,6 +63,7 @@ impl Shard {
             disk,
             to_cut: Default::default(),
             logged: BTreeMap::new(),
+            to_seal: Vec::new(),
         }
     }
 
@@ -68,11 +71,11 @@ impl Shard {
         let (hash, bytes) = (hash_u64(key), key.to_le_bytes());
         let log = self.store.log_mut();
         match table {
-            0 => self.counts.put(log, hash, &bytes, &value.parse().unwrap()).unwrap(),
-            1 => {
+            0 => {
                 let value: u64 = value.parse().unwrap();
-                self.plain.update_batch(log, &[hash], |_| &bytes, |_| 0, |_, old, _| *old = value).unwrap();
+                self.counts.update_batch(log, &[hash], |_| &bytes, |_| 0, |_, old, _| *old = value).unwrap();
             }
+            1 => self.plain.put(log, hash, &bytes, &value.to_owned()).unwrap(),
             _ => self.texts.put(log, hash, &bytes, &value.to_owned()).unwrap(),
         }
     }
@@ -125,12 +128,15 @@ struct World {
     manifests: Vec<(Manifest, Expected)>,
     freed: Vec<(usize, FreedSegment)>,
     run: u32,
+    /// The first epoch of each run.
+    run_starts: Vec<Epoch>,
     last_epoch: Epoch,
     now_ns: u64,
     completed: u64,
     failed: u64,
     restores: u64,
     moved_bytes: u64,
+    rewritten: u64,
     memory_bytes_max: usize,
     plant: fn(&mut ShardStore),
 }
@@ -150,12 +156,14 @@ impl World {
             manifests: Vec::new(),
             freed: Vec::new(),
             run: 0,
+            run_starts: Vec::new(),
             last_epoch: Epoch::ZERO,
             now_ns: 0,
             completed: 0,
             failed: 0,
             restores: 0,
             moved_bytes: 0,
+            rewritten: 0,
             memory_bytes_max,
             plant,
         };
@@ -169,17 +177,19 @@ impl World {
         config.key_groups = KeyGroupCount::new(64).unwrap();
         config.space_factor = if self.seed.is_multiple_of(3) { 1.1 } else { 2.0 };
         config.flush_bytes_per_second = if self.seed.is_multiple_of(2) { 0 } else { 50_000_000 };
-        config.segments.segment_bytes_min = 64 << 10;
-        config.segments.segment_bytes_max = 64 << 10;
-        config.segments.block_bytes = 16 << 10;
+        config.segments.segment_bytes_min = 16 << 10;
+        config.segments.segment_bytes_max = 16 << 10;
+        config.segments.block_bytes = 8 << 10;
         config
     }
 
     /// Starts `count` shards from the newest manifest and checks what they find.
     fn start(&mut self, count: u32) -> Result<()> {
         self.run += 1;
+        self.run_starts.push(self.last_epoch.next());
         self.restores += 1;
         self.moved_bytes += self.shards.iter().map(|shard| shard.store.stats().moved_bytes).sum::<u64>();
+        self.rewritten += self.shards.iter().map(|shard| shard.store.stats().rewritten_pages).sum::<u64>();
         self.shards.clear();
         self.pending.clear();
         self.freed.clear();
@@ -245,6 +255,7 @@ impl World {
             44..60 => {
                 let (shard, domain) = (self.random.below(self.shards.len() as u64), self.random.below(2));
                 self.cut(shard as usize, domain as usize);
+                self.log_or_seal(shard as usize);
             }
             _ => {
                 let shard = self.random.below(self.shards.len() as u64) as usize;
@@ -255,13 +266,15 @@ impl World {
 
     fn work(&mut self) {
         for _ in 0..1 + self.random.below(20) {
-            let place = (self.random.below(3) as u8, self.random.below(300));
+            // Most work is on a few keys, so that most pages of the others stay while those around them go.
+            let keys = if self.random.one_in(8) { 300 } else { 12 };
+            let place = (self.random.below(3) as u8, self.random.below(keys));
             let owner = self.owner(place.1);
             if self.random.one_in(3) {
                 let removed = self.shards[owner].remove(place);
                 assert_eq!(removed, place.0 != 1 && self.model.remove(&place).is_some(), "seed {}", self.seed);
             } else {
-                let length = if place.0 == 2 { 1 + self.random.below(200) as usize } else { 1 };
+                let length = if place.0 == 0 { 1 } else { 1 + self.random.below(200) as usize };
                 let value = self.random.below(1 << 40).to_string().repeat(length.div_ceil(10));
                 self.shards[owner].put(place, &value);
                 self.model.insert(place, value);
@@ -283,18 +296,34 @@ impl World {
             let owned = owned.filter(|((_, key), _)| own.contains(groups.group_of(hash_u64(*key))));
             pending.expected.contents.extend(owned.map(|(place, value)| (*place, value.clone())));
         }
-        let log = vec![epoch.0 as u8; self.random.below(3_000) as usize];
+        if shard.to_cut.iter().all(|epochs| !epochs.contains(&epoch)) {
+            shard.to_seal.push(epoch);
+        }
+        self.append_log(index, epoch);
+    }
+
+    fn append_log(&mut self, index: usize, epoch: Epoch) {
+        let shard = &mut self.shards[index];
+        let log = vec![self.random.below(256) as u8; self.random.below(3_000) as usize];
         let channel = ChannelId { edge: 5, from: index as u32 };
         // The memory of a store under test may be full; then this epoch has less in its log.
         if shard.store.append_channel_log(epoch, channel, &log).is_ok() {
             shard.logged.entry(epoch).or_default().extend(log);
         }
-        if shard.to_cut.iter().all(|epochs| !epochs.contains(&epoch)) {
-            shard.store.seal(epoch);
-            let bytes = shard.logged.remove(&epoch).filter(|bytes| !bytes.is_empty());
-            if let Some(pending) = self.pending.get_mut(&epoch) {
-                pending.expected.logs.extend(bytes.map(|bytes| (index as u32, bytes)));
-            }
+    }
+
+    /// Some more of the oldest log that still grows, or its end.
+    fn log_or_seal(&mut self, index: usize) {
+        let Some(&epoch) = self.shards[index].to_seal.first() else { return };
+        if self.random.one_in(2) {
+            return self.append_log(index, epoch);
+        }
+        let shard = &mut self.shards[index];
+        shard.to_seal.remove(0);
+        shard.store.seal(epoch);
+        let bytes = shard.logged.remove(&epoch).filter(|bytes| !bytes.is_empty());
+        if let Some(pending) = self.pending.get_mut(&epoch) {
+            pending.expected.logs.extend(bytes.map(|bytes| (index as u32, bytes)));
         }
     }
 
@@ -305,6 +334,7 @@ impl World {
             shard.store.turn(&mut shard.disk, self.now_ns);
         }
         self.freed.extend(shard.store.take_freed().into_iter().map(|freed| (index, freed)));
+        self.recycle();
         while let Some(snapshot) = self.shards[index].store.take_result() {
             self.result(index as u32, snapshot);
         }
@@ -358,16 +388,23 @@ impl World {
         }
         manifest.tables = tables.into_values().collect();
         manifest.list_segments();
+        for extent in manifest.shards.iter().flatten() {
+            // A page keeps its birth however often it is restored and written again.
+            let run = self.run_starts.partition_point(|start| *start <= extent.header.born);
+            assert_eq!(extent.header.run as usize, run, "seed {}: {extent:?}", self.seed);
+        }
         self.manifests.push((manifest, pending.expected));
         if self.manifests.len() > 2 {
             self.manifests.remove(0);
         }
         self.shards.iter_mut().for_each(|shard| shard.store.complete(epoch));
-        let named: BTreeSet<SegmentId> = self
-            .manifests
-            .iter()
-            .flat_map(|(manifest, _)| manifest.segments.iter().map(|segment| segment.id))
-            .collect();
+        self.recycle();
+    }
+
+    /// What a coordinator does with freed files: at once, by its manifests alone.
+    fn recycle(&mut self) {
+        let segments = self.manifests.iter().flat_map(|(manifest, _)| &manifest.segments);
+        let named: BTreeSet<SegmentId> = segments.map(|segment| segment.id).collect();
         for (shard, freed) in std::mem::take(&mut self.freed) {
             if named.contains(&freed.id) {
                 self.freed.push((shard, freed));
@@ -409,6 +446,7 @@ fn run(seed: u64, config: SimConfig, plant: fn(&mut ShardStore)) -> Result<World
             1 => {
                 for _ in 0..4_000 {
                     let shard = world.random.below(world.shards.len() as u64) as usize;
+                    world.log_or_seal(shard);
                     world.turn(shard);
                 }
             }
@@ -428,14 +466,16 @@ fn run(seed: u64, config: SimConfig, plant: fn(&mut ShardStore)) -> Result<World
 
 #[test]
 fn a_restore_finds_what_was_there_at_the_cut_whatever_the_number_of_shards() {
-    let (mut completed, mut moved) = (0, 0);
+    let (mut completed, mut moved, mut rewritten) = (0, 0, 0);
     for seed in 0..40 {
         let world = run(seed, SimConfig::default(), nothing_planted).unwrap();
         completed += world.completed;
         moved += world.moved_bytes;
+        rewritten += world.rewritten;
     }
     assert!(completed > 400, "only {completed} epochs were completed");
     assert!(moved > 1 << 20, "only {moved} bytes were moved by cleaning");
+    assert!(rewritten > 100, "only {rewritten} pages were written again");
 }
 
 #[test]
@@ -652,6 +692,9 @@ fn a_key_group_that_moves_away_and_back_keeps_the_newest_value() {
             world.shards[index].to_cut = [vec![epoch], vec![epoch]];
             world.cut(index, 0);
             world.cut(index, 1);
+            while !world.shards[index].to_seal.is_empty() {
+                world.log_or_seal(index);
+            }
         }
         while world.pending.contains_key(&epoch) {
             (0..world.shards.len()).for_each(|index| world.turn(index));
