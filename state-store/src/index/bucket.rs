@@ -344,6 +344,18 @@ impl Buckets {
         prefetch(self.base.wrapping_add(self.home_of(hash)));
     }
 
+    /// Asks the processor to fetch bucket `at`.
+    #[inline(always)]
+    pub(crate) fn prefetch_at(&self, at: usize) {
+        prefetch(self.base.wrapping_add(at));
+    }
+
+    /// Bucket `at`, if there is room for that many.
+    #[inline(always)]
+    pub(crate) fn try_get(&self, at: usize) -> Option<&Bucket> {
+        (at < self.capacity).then(|| self.get(at))
+    }
+
     #[inline(always)]
     pub(crate) fn get(&self, at: usize) -> &Bucket {
         assert!(at < self.capacity, "I3: bucket {at} of {}", self.capacity);

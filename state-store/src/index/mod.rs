@@ -49,6 +49,29 @@ pub(crate) struct HomeSlot {
     slot: u32,
 }
 
+/// What the first look at a home bucket says about a key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Candidate(u64);
+
+impl Candidate {
+    pub(crate) const NONE: Self = Self(0);
+    /// With this bit the rest is the number of an overflow bucket.
+    const BEHIND: u64 = 1 << 63;
+
+    /// Says whether the key, if it is there, is in an overflow bucket.
+    #[inline(always)]
+    pub(crate) fn is_behind(self) -> bool {
+        self.0 & Self::BEHIND != 0
+    }
+
+    /// Where the record is; [`Address::NONE`] when it has to be looked for.
+    #[inline(always)]
+    pub(crate) fn address(self) -> Address {
+        debug_assert!(!self.is_behind());
+        Address(self.0)
+    }
+}
+
 /// Hash to address, for one table.
 pub(crate) struct Index {
     home: Buckets,
@@ -103,26 +126,30 @@ impl Index {
         self.home.prefetch(hash);
     }
 
-    /// The first record that may have this hash, or [`Address::NONE`]: its key has still to be compared.
+    /// The first record that may have this hash: its key has still to be compared. Reads the home bucket alone.
     #[inline(always)]
-    pub(crate) fn candidate(&self, hash: u64) -> Address {
+    pub(crate) fn candidate(&self, hash: u64) -> Candidate {
         let home = self.home.home(hash);
-        match home.first_match(hash) {
-            Some(entry) => entry.address(),
-            None if home.link().is_none() => Address::NONE,
-            None => self.candidate_behind(home, hash),
+        if let Some(entry) = home.first_match(hash) {
+            return Candidate(entry.address().0);
+        }
+        match home.link() {
+            None => Candidate::NONE,
+            Some(link) => {
+                self.pool.prefetch_at(link as usize);
+                Candidate(Candidate::BEHIND | u64::from(link))
+            }
         }
     }
 
-    fn candidate_behind(&self, home: &Bucket, hash: u64) -> Address {
-        let mut bucket = home;
-        while let Some(next) = bucket.link() {
-            bucket = self.pool.get(next as usize);
-            if let Some(entry) = bucket.first_match(hash) {
-                return entry.address();
-            }
-        }
-        Address::NONE
+    /// The candidate in the overflow bucket that [`Index::candidate`] found instead of one, and has asked for. None when
+    /// it lies still deeper; the index may have changed in between, then it may be missed too.
+    #[inline(always)]
+    pub(crate) fn candidate_behind(&self, hash: u64, candidate: Candidate) -> Candidate {
+        debug_assert!(candidate.is_behind());
+        let at = (candidate.0 & !Candidate::BEHIND) as usize;
+        let found = self.pool.try_get(at).and_then(|bucket| bucket.first_match(hash));
+        found.map_or(Candidate::NONE, |entry| Candidate(entry.address().0))
     }
 
     /// The record with this hash for which `is_it` says yes.

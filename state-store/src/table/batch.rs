@@ -1,7 +1,7 @@
 //! Updates of many keys at once: the record path of keyed operators.
 //!
 //! Keys go through three stages, [`DISTANCE`] keys apart: fetch the bucket, find a candidate in it and fetch its record,
-//! apply. So some thirty cache misses are under way at any time, and the next key's never waits for this one's. A candidate
+//! apply; a candidate in an overflow bucket is found half-way between. So some thirty cache misses are under way at any time, and the next key's never waits for this one's. A candidate
 //! is taken as it is when it lies in an open page and has the key; everything else (a first record, a frozen one, a rare
 //! equal hash) goes the long way through the index.
 //!
@@ -11,6 +11,7 @@
 
 use super::{Log, Shape, ShapeOf, Table, TableCore, check_key, live_value, record};
 use crate::error::Result;
+use crate::index::Candidate;
 use crate::log::{Address, Pages};
 use crate::table::layout::TOMBSTONE;
 use crate::value::{Key, State};
@@ -69,7 +70,12 @@ impl<K: Key + ?Sized, V: State> Table<K, V> {
         let core = self.core(log);
         for piece in hashes.chunks(2 * DISTANCE) {
             piece.iter().for_each(|hash| core.index.prefetch(*hash));
-            piece.iter().for_each(|hash| log.pages.prefetch(core.index.candidate(*hash)));
+            for hash in piece {
+                let candidate = core.index.candidate(*hash);
+                if !candidate.is_behind() {
+                    log.pages.prefetch(candidate.address());
+                }
+            }
         }
     }
 
@@ -93,23 +99,27 @@ impl<K: Key + ?Sized, V: State> Table<K, V> {
         let layout = S::LAYOUT;
         let place = const { value_place(S::LAYOUT.head_of_fixed(), V::FIXED_SIZE) };
         let running = pages.epochs.running(core.domain).0 as u32;
-        let mut candidates = [Address::NONE; RING];
+        let mut candidates = [Candidate::NONE; RING];
         for hash in hashes.iter().take(2 * DISTANCE) {
             core.index.prefetch(*hash);
         }
         for (candidate, hash) in candidates.iter_mut().zip(hashes).take(DISTANCE) {
-            *candidate = core.index.candidate(*hash);
-            pages.prefetch(*candidate);
+            *candidate = candidate_of(core, pages, *hash);
+        }
+        for (candidate, hash) in candidates.iter_mut().zip(hashes).take(DISTANCE / 2) {
+            *candidate = candidate_at_last(core, pages, *hash, *candidate);
         }
         for (i, hash) in hashes.iter().enumerate() {
-            let mut address = candidates[i % RING];
+            let mut address = candidates[i % RING].address();
             if let Some(ahead) = hashes.get(i + 2 * DISTANCE) {
                 core.index.prefetch(*ahead);
             }
             if let Some(ahead) = hashes.get(i + DISTANCE) {
-                let candidate = core.index.candidate(*ahead);
-                pages.prefetch(candidate);
-                candidates[(i + DISTANCE) % RING] = candidate;
+                candidates[(i + DISTANCE) % RING] = candidate_of(core, pages, *ahead);
+            }
+            if let Some(ahead) = hashes.get(i + DISTANCE / 2) {
+                let candidate = &mut candidates[(i + DISTANCE / 2) % RING];
+                *candidate = candidate_at_last(core, pages, *ahead, *candidate);
             }
             let key = key(i);
             let mut is_first = false;
@@ -134,6 +144,27 @@ impl<K: Key + ?Sized, V: State> Table<K, V> {
         }
         Ok(())
     }
+}
+
+/// The second stage.
+#[inline(always)]
+fn candidate_of(core: &TableCore, pages: &Pages, hash: u64) -> Candidate {
+    let candidate = core.index.candidate(hash);
+    if !candidate.is_behind() {
+        pages.prefetch(candidate.address());
+    }
+    candidate
+}
+
+/// The second stage of the few keys in overflow buckets.
+#[inline(always)]
+fn candidate_at_last(core: &TableCore, pages: &Pages, hash: u64, candidate: Candidate) -> Candidate {
+    if !candidate.is_behind() {
+        return candidate;
+    }
+    let candidate = core.index.candidate_behind(hash, candidate);
+    pages.prefetch(candidate.address());
+    candidate
 }
 
 const fn value_place(head: usize, size: Option<usize>) -> (usize, usize) {
