@@ -149,6 +149,35 @@ fn pages_that_die_and_come_back_hold_what_they_should() {
     }
 }
 
+const WIDE: ValueState<[u64; 8]> = ValueState::named("wide");
+const WIDE_KEYS: u64 = 20_011;
+
+/// Wide states changed in every epoch: most of the memory in use is versions that epochs under way hold.
+fn rewritten() -> Job {
+    Job::named("rewritten")
+        .source(Generator::new(6, |index, _: &mut Random| index % WIDE_KEYS).count(7 * WIDE_KEYS).slices(3))
+        .key_by(|key| *key)
+        .process_with("wide", WIDE, |wide: &mut Option<[u64; 8]>, key: u64, _, out| {
+            let wide = wide.get_or_insert_default();
+            wide[0] += 1;
+            if wide[0] == 7 {
+                out.push(key);
+            }
+        })
+        .sink(FileSink::lines("/out", |key, line| write!(line, "{key}")))
+}
+
+#[test]
+fn a_slow_disk_holds_back_sources_and_does_not_exhaust_the_memory() {
+    let mut expected: Vec<String> = (0..WIDE_KEYS).map(|key| key.to_string()).collect();
+    expected.sort();
+    let disk = SimConfig { delay_ticks_max: 300, ..SimConfig::default() };
+    let options = SimOptions { disk, crashes_max: 0, shards_max: 1, memory_bytes: 4 << 20, ..SimOptions::default() };
+    for seed in seeds(8) {
+        check(seed, &simulate(seed, &options, &rewritten), &expected);
+    }
+}
+
 const SEEN: ValueState<u64> = ValueState::named("seen");
 
 /// Two sources in one stream; every third record of a key passes and clears its state; what passes is counted again by

@@ -33,12 +33,14 @@ pub struct SimOptions {
     pub shards_max: u32,
     /// Most steps between two crashes.
     pub steps_max: u64,
+    /// Memory for the state of one shard.
+    pub memory_bytes: usize,
 }
 
 impl Default for SimOptions {
     /// A disk that fails but never lies, up to four crashes, up to four shards.
     fn default() -> Self {
-        Self { disk: SimConfig::failing(), crashes_max: 4, shards_max: 4, steps_max: 3000 }
+        Self { disk: SimConfig::failing(), crashes_max: 4, shards_max: 4, steps_max: 3000, memory_bytes: 16 << 20 }
     }
 }
 
@@ -52,7 +54,7 @@ pub fn simulate(seed: u64, options: &SimOptions, job: &dyn Fn() -> Job) -> Simul
         .state_dir("/state")
         .epoch_interval(Duration::from_millis(random.range(1, 20)))
         .retained_epochs(random.range(1, 3) as usize)
-        .state_memory_bytes_per_core(16 << 20)
+        .state_memory_bytes_per_core(options.memory_bytes)
         .flush_mbps(0);
     World::new(random, config, options.clone()).run(job)
 }

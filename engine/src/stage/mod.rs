@@ -59,6 +59,12 @@ pub(crate) struct TurnContext<'a> {
 }
 
 impl TurnContext<'_> {
+    /// Whether stages take no input: the final cut was taken, or the store is short of memory and a flush or cleaning is
+    /// about to free some. Rings then fill, and the sources of other shards follow.
+    fn holds_back(&self) -> bool {
+        self.halted || (self.durable && self.store.is_pressed())
+    }
+
     /// What adds records to the channel logs of epochs that this shard has cut.
     pub(crate) fn log_piece(&mut self) -> impl FnMut(Epoch, Channel, &[u8]) + '_ {
         let Self { store, durable, log_failures, .. } = self;
@@ -147,7 +153,7 @@ where
     fn turn(&mut self, cx: &mut TurnContext<'_>) -> Result<Activity> {
         let Self { head, chain, output, ended, .. } = self;
         let mut activity = Activity::Waiting;
-        if output.ready() && !*ended && !cx.halted {
+        if output.ready() && !*ended && !cx.holds_back() {
             let started_ns = cx.clock.now_ns();
             // State and rings stay whole when user code unwinds: the job stops at its last complete epoch, nothing of
             // what this stage holds is used again.
