@@ -259,8 +259,21 @@ fn state_above_the_memory_limit_stops_the_job_and_names_the_setting() {
         .key_by(|key: &u64| *key)
         .count_emitting("counts", Emit::AtEnd)
         .sink(Discard::counting());
-    let config = durable(dir.path()).state_memory_bytes_per_core(4 << 20);
+    is_exhausted(&durable(dir.path()), job, "counts");
+    // The same from inside user code, which has no error of its own to return.
+    let dir = tempfile::tempdir().unwrap();
+    let job = Job::named("large-too")
+        .source(Generator::new(1, |index, _: &mut Random| index).count(3_000_000))
+        .key_by(|key: &u64| *key)
+        .process_with("process", BALANCE, |balance: &mut Option<i64>, _, _, _: &mut Out<u64>| *balance = Some(1))
+        .sink(Discard::counting());
+    is_exhausted(&durable(dir.path()), job, "process.balance");
+}
+
+#[track_caller]
+fn is_exhausted(config: &EngineConfig, job: Job, state: &str) {
+    let config = config.clone().state_memory_bytes_per_core(4 << 20);
     let error = Engine::start(config, job).unwrap().join().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Exhausted, "{error}");
-    assert!(error.message().contains("counts") && error.message().contains("state-memory"), "{error}");
+    assert!(error.message().contains(state) && error.message().contains("state-memory"), "{error}");
 }

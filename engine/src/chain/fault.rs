@@ -5,6 +5,7 @@
 //! unwinding runs it.
 
 use super::OperatorId;
+use crate::{Error, ErrorKind};
 use std::cell::{Cell, RefCell};
 use std::fmt::Display;
 
@@ -18,7 +19,7 @@ pub enum OnError {
 }
 
 thread_local! {
-    static FAILED: RefCell<Option<String>> = const { RefCell::new(None) };
+    static FAILED: RefCell<Option<Error>> = const { RefCell::new(None) };
     static BLAMED: Cell<Option<OperatorId>> = const { Cell::new(None) };
     static BLAMED_HASH: Cell<Option<u64>> = const { Cell::new(None) };
     static SKIPPED: Cell<u64> = const { Cell::new(0) };
@@ -32,19 +33,19 @@ impl Faults {
     #[cold]
     pub(crate) fn apply(policy: OnError, operator: OperatorId, error: impl Display) {
         match policy {
-            OnError::Fail => Self::fail(format_args!("{operator}: {error}")),
+            OnError::Fail => Self::fail(Error::new(ErrorKind::UserCode, format_args!("{operator}: {error}"))),
             OnError::SkipAndCount => SKIPPED.set(SKIPPED.get() + 1),
         }
     }
 
-    /// Notes a failure; the first one counts.
+    /// Notes a failure, which keeps its kind: a limit that user code ran into is no fault of user code. The first counts.
     #[cold]
-    pub(crate) fn fail(what: impl Display) {
-        FAILED.with_borrow_mut(|failed| failed.get_or_insert_with(|| what.to_string()).len());
+    pub(crate) fn fail(error: Error) {
+        FAILED.with_borrow_mut(|failed| *failed = failed.take().or(Some(error)));
     }
 
     /// Takes the first failure.
-    pub(crate) fn take() -> Option<String> {
+    pub(crate) fn take() -> Option<Error> {
         FAILED.take()
     }
 

@@ -2,6 +2,7 @@
 
 use super::freight::{fixed_bytes, write_any, write_fixed};
 use super::{BarrierMode, CHUNK_BYTES, Channel, Freight, LogOrigin, LogPiece, OpenEdge, Outlet};
+use crate::Error;
 use crate::chain::Faults;
 use millstream_state::{Epoch, KeyGroupCount};
 
@@ -53,11 +54,11 @@ impl Outbox {
 
     #[cold]
     fn refuse(&self) {
-        Faults::fail(format_args!(
+        Faults::fail(Error::exhausted(format_args!(
             "a record of {} encoded bytes is above the limit of {} for one record at an exchange; raise exchange_bytes_per_shard",
             self.scratch.len(),
             self.ring_bytes
-        ));
+        )));
     }
 
     /// Publishes everything gathered.

@@ -175,7 +175,7 @@ where
                 }
             };
             if let Some(failure) = Faults::take() {
-                return Err(self.failed(&failure));
+                return Err(self.failed(failure.kind(), failure.message()));
             }
             cx.metrics.skipped_records += Faults::take_skipped();
         }
@@ -227,8 +227,8 @@ where
 
 impl<H: Head, C, O> Stage<H, C, O> {
     #[cold]
-    fn failed(&self, failure: &str) -> Error {
-        Error::new(ErrorKind::UserCode, format_args!("stage {}, {failure}; {}", self.name, self.head.place()))
+    fn failed(&self, kind: ErrorKind, failure: &str) -> Error {
+        Error::new(kind, format_args!("stage {}, {failure}; {}", self.name, self.head.place()))
     }
 
     #[cold]
@@ -242,6 +242,6 @@ impl<H: Head, C, O> Stage<H, C, O> {
         let key = Faults::take_blamed_hash().map_or_else(String::new, |hash| {
             format!("key group {}, key hash {hash:#018x}, ", key_groups.group_of(hash).0)
         });
-        self.failed(&format!("{operator}{key}panicked: {message}"))
+        self.failed(ErrorKind::UserCode, &format!("{operator}{key}panicked: {message}"))
     }
 }
