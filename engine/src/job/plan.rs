@@ -9,7 +9,7 @@ use crate::operator::{KeyedOperator, KeyedPlan, OpenContext, StateSchema};
 use crate::sink::{Committer, Guarantee, Sink};
 use crate::source::{Source, Split};
 use crate::stage::{
-    ExchangeOutput, Head, KeyedHead, Load, Output, SinkOutput, SourceHead, Stage, StageTask, UnionHead, UnionOutput,
+    ByKey, EdgeOutput, Head, Here, KeyedHead, Load, Output, SinkOutput, SourceHead, Stage, StageTask, UnionHead,
 };
 use millstream_state::shard_store::ShardStore;
 use millstream_state::{KeyGroupCount, KeyGroupRange, Record, Schema};
@@ -271,11 +271,11 @@ impl<N: Clone, L> Clone for ExchangePlan<N, L> {
 }
 
 impl<I: Items, N: KeyOf<I>, L: Load<I, N::Key>> OutputPlan<I> for ExchangePlan<N, L> {
-    type Output = ExchangeOutput<N, L>;
+    type Output = EdgeOutput<ByKey<N, L>>;
 
     fn build(self, cx: &mut BuildContext<'_>) -> Result<Self::Output> {
         let key_groups = cx.key_groups;
-        Ok(ExchangeOutput::new(cx.edge(self.edge).take_outbox(key_groups), self.key_of))
+        Ok(EdgeOutput::new(cx.edge(self.edge).take_outbox(key_groups), ByKey::new(self.key_of)))
     }
     fn describe(&self) -> String {
         use millstream_state::Key;
@@ -299,11 +299,11 @@ impl<R> Clone for UnionInputPlan<R> {
 }
 
 impl<R: Record> OutputPlan<Own<R>> for UnionInputPlan<R> {
-    type Output = UnionOutput<R>;
+    type Output = EdgeOutput<Here>;
 
-    fn build(self, cx: &mut BuildContext<'_>) -> Result<UnionOutput<R>> {
+    fn build(self, cx: &mut BuildContext<'_>) -> Result<Self::Output> {
         let key_groups = cx.key_groups;
-        Ok(UnionOutput::new(cx.edge(self.edge).take_outbox(key_groups)))
+        Ok(EdgeOutput::new(cx.edge(self.edge).take_outbox(key_groups), Here))
     }
     fn describe(&self) -> String {
         "union".to_owned()

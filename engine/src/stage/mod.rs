@@ -17,7 +17,7 @@ mod union_head;
 
 pub(crate) use head::{Head, HeadActivity};
 pub(crate) use keyed_head::KeyedHead;
-pub(crate) use output::{ExchangeOutput, KeyOnly, Load, Output, OutputActivity, SinkOutput, UnionOutput, WholeRecord};
+pub(crate) use output::{ByKey, EdgeOutput, Here, KeyOnly, Load, Output, OutputActivity, SinkOutput, WholeRecord};
 pub(crate) use saved::Saved;
 pub(crate) use source_head::{SourceHead, decode_splits};
 pub(crate) use union_head::UnionHead;

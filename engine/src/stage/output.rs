@@ -75,67 +75,64 @@ impl<R: Record, K: ?Sized> Load<Own<R>, K> for WholeRecord {
     }
 }
 
-/// An exchange by key.
-pub(crate) struct ExchangeOutput<N, L> {
-    outbox: Outbox,
+/// How an item finds its way out of a stage.
+pub(crate) trait Route<I: Items>: 'static {
+    /// Hands the item to the outbox.
+    fn send(&mut self, item: I::Of<'_>, outbox: &mut Outbox);
+}
+
+/// To the shard that owns its key.
+pub(crate) struct ByKey<N, L> {
     key_of: N,
     load: PhantomData<fn() -> L>,
 }
 
-impl<N, L> ExchangeOutput<N, L> {
-    pub(crate) fn new(outbox: Outbox, key_of: N) -> Self {
-        Self { outbox, key_of, load: PhantomData }
+impl<N, L> ByKey<N, L> {
+    pub(crate) fn new(key_of: N) -> Self {
+        Self { key_of, load: PhantomData }
     }
 }
 
-impl<I: Items, N: KeyOf<I>, L: Load<I, N::Key>> Output<I> for ExchangeOutput<N, L> {
+impl<I: Items, N: KeyOf<I>, L: Load<I, N::Key>> Route<I> for ByKey<N, L> {
     #[inline(always)]
-    fn push(&mut self, item: I::Of<'_>) {
-        let outbox = &mut self.outbox;
+    fn send(&mut self, item: I::Of<'_>, outbox: &mut Outbox) {
         self.key_of.with_key(&item, |key| outbox.send::<L::Freight>(key.stable_hash(), L::load(&item, key)));
     }
-    fn ready(&mut self) -> bool {
-        self.outbox.ready()
-    }
-    fn turn(&mut self, _: &mut dyn Disk, _: u64) -> Result<OutputActivity> {
-        Ok(publish(&mut self.outbox))
-    }
-    fn end(&mut self) {
-        self.outbox.end();
-    }
-    fn cut(&mut self, epoch: Epoch, mode: BarrierMode, log: &mut LogPiece<'_>) {
-        self.outbox.cut(epoch, mode, log);
-    }
-    fn take_prepared(&mut self, _: Epoch) -> Option<Result<Vec<Vec<u8>>>> {
-        Some(Ok(Vec::new()))
-    }
-    fn take_published(&mut self, peers: &mut Vec<u32>) {
-        self.outbox.take_published(peers);
-    }
 }
 
-/// Into a union, on the same shard.
-pub(crate) struct UnionOutput<R> {
-    outbox: Outbox,
-    items: PhantomData<fn() -> R>,
-}
+/// To the same shard.
+pub(crate) struct Here;
 
-impl<R> UnionOutput<R> {
-    pub(crate) fn new(outbox: Outbox) -> Self {
-        Self { outbox, items: PhantomData }
-    }
-}
-
-impl<R: Record> Output<Own<R>> for UnionOutput<R> {
+impl<R: Record> Route<Own<R>> for Here {
     #[inline(always)]
-    fn push(&mut self, item: R) {
-        self.outbox.send::<RecordFreight<R>>(0, &item);
+    fn send(&mut self, item: R, outbox: &mut Outbox) {
+        outbox.send::<RecordFreight<R>>(0, &item);
+    }
+}
+
+/// Into the edge to another stage.
+pub(crate) struct EdgeOutput<T> {
+    outbox: Outbox,
+    route: T,
+}
+
+impl<T> EdgeOutput<T> {
+    pub(crate) fn new(outbox: Outbox, route: T) -> Self {
+        Self { outbox, route }
+    }
+}
+
+impl<I: Items, T: Route<I>> Output<I> for EdgeOutput<T> {
+    #[inline(always)]
+    fn push(&mut self, item: I::Of<'_>) {
+        self.route.send(item, &mut self.outbox);
     }
     fn ready(&mut self) -> bool {
         self.outbox.ready()
     }
     fn turn(&mut self, _: &mut dyn Disk, _: u64) -> Result<OutputActivity> {
-        Ok(publish(&mut self.outbox))
+        self.outbox.publish();
+        Ok(if self.outbox.is_drained() { OutputActivity::Idle } else { OutputActivity::Waiting })
     }
     fn end(&mut self) {
         self.outbox.end();
@@ -149,11 +146,6 @@ impl<R: Record> Output<Own<R>> for UnionOutput<R> {
     fn take_published(&mut self, peers: &mut Vec<u32>) {
         self.outbox.take_published(peers);
     }
-}
-
-fn publish(outbox: &mut Outbox) -> OutputActivity {
-    outbox.publish();
-    if outbox.is_drained() { OutputActivity::Idle } else { OutputActivity::Waiting }
 }
 
 /// A sink.
