@@ -10,7 +10,7 @@ use crate::topology::{CoreId, ThreadId};
 use crate::{Error, Result};
 use futures_lite::future;
 use glommio::{LocalExecutorBuilder, Placement};
-use millstream_state::io::DmaDisk;
+use millstream_state::io::{Disk, DmaDisk};
 use rtrb::Consumer;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -22,8 +22,12 @@ use std::time::Duration;
 /// The executor's own preemption is out of the way: when its timer fires between arming and the first task, glommio 0.9
 /// parks with that task runnable, for ever. The shard decides itself when to poll the ring.
 const PREEMPT: Duration = Duration::from_secs(3600);
-/// How long a busy shard goes on before it polls the ring.
+/// How long a busy shard goes on before it polls the ring, while something is under way on the disk.
 const POLL_NS: u64 = 250_000;
+/// The same while nothing is.
+const POLL_IDLE_DISK_NS: u64 = 5_000_000;
+/// How long the executor polls before it parks: the pause of a look at the ring is over by then.
+const SPIN_BEFORE_PARK: Duration = Duration::from_micros(20);
 /// How long an idle shard spins before it parks.
 const SPIN_NS: u64 = 30_000;
 /// How long a shard that waits for the disk sleeps.
@@ -59,7 +63,11 @@ fn run(seed: ShardSeed, link: ShardLink) -> ShardMetrics {
     let (shard, reports) = (link.shard, link.reports.clone());
     let builder = |placement| {
         let name = format!("millstream-{shard}");
-        LocalExecutorBuilder::new(placement).name(&name).preempt_timer(PREEMPT).make()
+        LocalExecutorBuilder::new(placement)
+            .name(&name)
+            .preempt_timer(PREEMPT)
+            .spin_before_park(SPIN_BEFORE_PARK)
+            .make()
     };
     let pinned = link.core.map(|core| builder(Placement::Fixed(core.0 as usize)));
     let executor = match pinned {
@@ -120,7 +128,7 @@ async fn drive(seed: ShardSeed, mut link: ShardLink) -> ShardMetrics {
             Turned::Busy => {
                 idle_since_ns = None;
                 let now_ns = link.clock.now_ns();
-                if now_ns - polled_ns > POLL_NS {
+                if now_ns - polled_ns > poll_pause_ns(&disk) {
                     poll_ring().await;
                     polled_ns = now_ns;
                 }
@@ -133,7 +141,7 @@ async fn drive(seed: ShardSeed, mut link: ShardLink) -> ShardMetrics {
                 let is_due = due_ns.is_some_and(|due| due <= now_ns + SPIN_NS);
                 if link.busy_poll || is_due || now_ns - since_ns < SPIN_NS {
                     std::hint::spin_loop();
-                    if now_ns - polled_ns > POLL_NS {
+                    if now_ns - polled_ns > poll_pause_ns(&disk) {
                         poll_ring().await;
                         polled_ns = now_ns;
                     }
@@ -147,9 +155,15 @@ async fn drive(seed: ShardSeed, mut link: ShardLink) -> ShardMetrics {
     actor.into_metrics()
 }
 
+fn poll_pause_ns(disk: &DmaDisk) -> u64 {
+    if disk.in_flight() > 0 { POLL_NS } else { POLL_IDLE_DISK_NS }
+}
+
 /// Lets the executor reap completions, submit what waits, and run what that wakes: it does so when nothing is runnable.
+///
+/// The pause must lie in the future when it is first looked at: a timer that is due at once never leaves the task.
 async fn poll_ring() {
-    glommio::timer::sleep(Duration::ZERO).await;
+    glommio::timer::sleep(Duration::from_micros(1)).await;
 }
 
 /// Sleeps until the bell rings, or something is due; looks once more for work after declaring the shard asleep.
