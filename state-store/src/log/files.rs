@@ -21,7 +21,6 @@ struct Use {
 pub(crate) struct Files {
     uses: BTreeMap<SegmentId, Use>,
     used: u64,
-    length: u64,
     /// Extents given up since the last call of [`Files::take_released`]: the file of each.
     released: Vec<SegmentId>,
     replaced: Vec<(Epoch, SegmentId)>,
@@ -32,9 +31,7 @@ impl Files {
         let file = self.uses.entry(extent.segment).or_default();
         file.used += extent.bytes() as u64;
         self.used += extent.bytes() as u64;
-        let end = extent.offset + extent.bytes() as u64;
-        self.length += end.saturating_sub(file.length);
-        file.length = file.length.max(end);
+        file.length = file.length.max(extent.offset + extent.bytes() as u64);
     }
 
     pub(super) fn give_up(&mut self, extent: &ExtentEntry) {
@@ -52,7 +49,6 @@ impl Files {
         file.used -= extent.bytes() as u64;
         self.used -= extent.bytes() as u64;
         if file.used == 0 {
-            self.length -= file.length;
             self.uses.remove(&extent.segment);
         }
     }
@@ -74,17 +70,25 @@ impl Files {
         self.released.drain(..)
     }
 
-    /// Bytes of files, as far as they have been written, and of the extents in them that are of use.
-    pub(crate) fn bytes(&self) -> (u64, u64) {
-        (self.length, self.used)
+    /// Bytes that files take on the disk, and of the extents in them that are of use. A file takes `allocated_min` bytes
+    /// however little was written to it; those for which `skip` says so count as gone.
+    pub(crate) fn bytes(&self, allocated_min: u64, skip: impl Fn(SegmentId) -> bool) -> (u64, u64) {
+        let there = self.uses.iter().filter(|(id, _)| !skip(**id));
+        (there.map(|(_, file)| file.length.max(allocated_min)).sum(), self.used)
     }
 
-    /// The file with the smallest share of its bytes in use, but for the newest, which is being written.
-    pub(crate) fn sparsest(&self) -> Option<SegmentId> {
+    /// The file with the smallest share of its bytes in use and how many those are; not the newest, which is being written,
+    /// nor one for which `skip` says so.
+    pub(crate) fn sparsest(&self, allocated_min: u64, skip: impl Fn(SegmentId) -> bool) -> Option<(SegmentId, u64)> {
         let newest = *self.uses.last_key_value()?.0;
-        let older = self.uses.iter().filter(|(id, _)| **id != newest);
+        let older = self.uses.iter().filter(|(id, _)| **id != newest && !skip(**id));
         older
-            .min_by_key(|(_, file)| u128::from(file.used) * 1_000_000 / u128::from(file.length.max(1)))
-            .map(|(id, _)| *id)
+            .min_by_key(|(_, file)| u128::from(file.used) * 1_000_000 / u128::from(file.length.max(allocated_min)))
+            .map(|(id, file)| (*id, file.used))
+    }
+
+    /// Says whether the shard needs anything in a file.
+    pub(crate) fn contains(&self, id: SegmentId) -> bool {
+        self.uses.contains_key(&id)
     }
 }

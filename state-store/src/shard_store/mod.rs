@@ -193,7 +193,7 @@ impl ShardStore {
         let rate = config.flush_bytes_per_second;
         let flusher = Flusher::new(config.segments.clone(), rate, config.own_groups(), restored);
         let cleaner = Cleaner::new(config.space_factor);
-        let rewriter = Rewriter::new(config.space_factor, config.segments.segment_bytes_max);
+        let rewriter = Rewriter::new(config.space_factor, config.segments.segment_bytes_min);
         Ok(Self { config, log, flusher, cleaner, rewriter, log_bytes: 0 })
     }
 
@@ -369,6 +369,7 @@ impl ShardStore {
     pub fn stats(&self) -> StoreStats {
         let pages = &self.log.pages;
         let tables = || self.log.tables.iter().flatten();
+        let (file_bytes, file_bytes_used) = pages.files.bytes(self.config.segments.segment_bytes_min, |_| false);
         StoreStats {
             live_bytes: pages.live_bytes(),
             page_bytes: pages.page_bytes(),
@@ -382,8 +383,8 @@ impl ShardStore {
             tombstones: tables().map(|table| table.tombstones).sum(),
             channel_log_bytes: self.log_bytes,
             written_bytes: self.flusher.bytes_written,
-            file_bytes: pages.files.bytes().0,
-            file_bytes_used: pages.files.bytes().1,
+            file_bytes,
+            file_bytes_used,
             rewritten_pages: self.rewriter.pages,
             debt_bytes: self.cleaner.debt_bytes(&self.log),
             moved_bytes: self.cleaner.moved_bytes,
