@@ -1,6 +1,7 @@
 //! The receiving end of one edge from one other shard.
 
 use super::local::Chunk;
+use super::owed::{Owed, offset};
 use super::{Placed, Signal};
 use millstream_state::Epoch;
 use rtrb::Consumer;
@@ -15,20 +16,18 @@ pub(crate) struct Inlet {
     visible: usize,
     /// The newest barrier seen, and where it stands.
     barrier: Option<(Epoch, u64)>,
-    /// Epochs this shard has cut and whose barrier has not come here yet, oldest first.
-    logging: Vec<Epoch>,
+    /// What epochs that this shard has cut still need of the ring.
+    owed: Owed,
     end: Option<u64>,
 }
 
 impl Inlet {
     pub(super) fn new(records: Consumer<u8>, signals: Consumer<Placed>) -> Self {
-        Self { records, signals, taken: 0, visible: 0, barrier: None, logging: Vec::with_capacity(2), end: None }
+        Self { records, signals, taken: 0, visible: 0, barrier: None, owed: Owed::default(), end: None }
     }
 
     /// Looks at what has come in; returns the newest barrier ever seen here.
-    ///
-    /// A barrier that this shard is logging for ends its log: the records up to it are handed to `log` now.
-    pub(super) fn observe(&mut self, mut log: impl FnMut(Epoch, &[u8])) -> Option<Epoch> {
+    pub(super) fn observe(&mut self) -> Option<Epoch> {
         self.visible = self.records.slots();
         if planted!(SignalsBeforeRecords) && self.visible > 0 && self.taken.is_multiple_of(2) {
             // As if the signals had been read before these records were published.
@@ -38,12 +37,7 @@ impl Inlet {
             match signal {
                 Signal::Barrier { epoch, .. } => {
                     self.barrier = Some((epoch, position));
-                    let logged = self.logging.iter().take_while(|&&logging| logging <= epoch).count();
-                    for ended in self.logging.drain(..logged) {
-                        if !planted!(OvertakenNotLogged) {
-                            visit_front(&mut self.records, self.taken, position, |records| log(ended, records));
-                        }
-                    }
+                    self.owed.barrier(epoch, position);
                 }
                 Signal::End => self.end = Some(position),
             }
@@ -51,29 +45,39 @@ impl Inlet {
         self.barrier.map(|(epoch, _)| epoch)
     }
 
-    /// This shard's cut of `epoch`. `unread` is the rest of what was taken from here and is not processed yet.
-    pub(super) fn cut(&mut self, epoch: Epoch, unread: &[u8], mut log: impl FnMut(Epoch, &[u8])) {
-        if !unread.is_empty() {
-            log(epoch, unread);
-        }
-        match self.barrier {
-            Some((seen, position)) if seen >= epoch => {
+    /// This shard's cut of `epoch`: what is in front of its barrier and was not taken yet is owed to its log.
+    pub(super) fn cut(&mut self, epoch: Epoch) {
+        let barrier = self.barrier.filter(|(seen, _)| *seen >= epoch);
+        self.owed.begin(epoch, self.taken, barrier.map(|(_, position)| position));
+    }
+
+    /// Hands up to `bytes_max` of the bytes owed to `log`; returns how many.
+    pub(super) fn log_step(&mut self, bytes_max: usize, mut log: impl FnMut(Epoch, &[u8])) -> usize {
+        let Some(step) = self.owed.step(self.taken + self.visible as u64, bytes_max) else { return 0 };
+        let (front, back) = (offset(step.start - self.taken), offset(step.end - self.taken));
+        let chunk = self.records.read_chunk(back).expect("visible");
+        let (first, second) = chunk.as_slices();
+        let mut show = |start: usize, bytes: &[u8]| {
+            self.owed.show(self.taken + start as u64, bytes, |epoch, records| {
                 if !planted!(OvertakenNotLogged) {
-                    visit_front(&mut self.records, self.taken, position, |records| log(epoch, records));
+                    log(epoch, records);
                 }
-            }
-            _ => self.logging.push(epoch),
-        }
+            });
+        };
+        // A step may lie across the end of the ring.
+        show(front.min(first.len()), &first[front.min(first.len())..]);
+        show(front.max(first.len()), &second[front.saturating_sub(first.len())..]);
+        back - front
     }
 
     /// Stops logging for an epoch that was given up, and for all before it.
     pub(super) fn forget(&mut self, epoch: Epoch) {
-        self.logging.retain(|&logging| logging > epoch);
+        self.owed.forget(epoch);
     }
 
-    /// Whether the barrier of `epoch`, which this shard has cut, has come.
-    pub(super) fn has_barrier(&self, epoch: Epoch) -> bool {
-        !self.logging.contains(&epoch)
+    /// Whether the barrier of `epoch`, which this shard has cut, has come, and all in front of it is logged.
+    pub(super) fn is_logged(&self, epoch: Epoch) -> bool {
+        !self.owed.contains(epoch)
     }
 
     /// Moves everything visible into `chunk`; says whether there was anything.
@@ -85,34 +89,17 @@ impl Inlet {
         chunk.grow(bytes);
         self.records.pop_entire_slice(&mut chunk.bytes[..bytes]).expect("seen before");
         chunk.filled = bytes;
-        self.taken += bytes as u64;
-        for &epoch in &self.logging {
+        self.owed.show(self.taken, chunk.records(), |epoch, records| {
             if !planted!(OvertakenNotLogged) {
-                log(epoch, chunk.records());
+                log(epoch, records);
             }
-        }
+        });
+        self.taken += bytes as u64;
         true
     }
 
     /// Whether everything that will ever come was taken.
     pub(super) fn ended(&self) -> bool {
         self.end == Some(self.taken)
-    }
-}
-
-/// Shows the bytes of a ring from `taken` up to `position` without taking them, as whole records.
-fn visit_front(ring: &mut Consumer<u8>, taken: u64, position: u64, mut visit: impl FnMut(&[u8])) {
-    let bytes = match position.checked_sub(taken) {
-        Some(bytes) => bytes,
-        None if planted!(SignalsBeforeRecords) => 0,
-        None => panic!("a byte behind a barrier was taken before it was seen (I1)"),
-    };
-    let bytes = usize::try_from(bytes).expect("below the ring's capacity");
-    let chunk = ring.read_chunk(bytes).expect("published before the barrier (I2)");
-    match chunk.as_slices() {
-        ([], []) => {}
-        (front, []) => visit(front),
-        // A record may lie across the end of the ring.
-        (front, back) => visit(&[front, back].concat()),
     }
 }

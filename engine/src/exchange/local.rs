@@ -1,7 +1,9 @@
 //! What a shard sends to itself: chunks handed over without a copy.
 
+use super::owed::offset;
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::rc::Rc;
 
 /// Wire bytes of whole records, in a buffer that goes round.
@@ -37,7 +39,10 @@ pub(super) struct LocalQueue(Rc<RefCell<Inner>>);
 #[derive(Default)]
 struct Inner {
     chunks: VecDeque<Chunk>,
+    /// Bytes in them.
     bytes: usize,
+    /// Bytes ever taken.
+    taken: u64,
     spare: Vec<Chunk>,
     ended: bool,
 }
@@ -56,6 +61,7 @@ impl LocalQueue {
         let mut inner = self.0.borrow_mut();
         let Some(chunk) = inner.chunks.pop_front() else { return false };
         inner.bytes -= chunk.filled;
+        inner.taken += chunk.filled as u64;
         let mut spare = std::mem::replace(used, chunk);
         spare.filled = 0;
         inner.spare.push(spare);
@@ -67,9 +73,16 @@ impl LocalQueue {
         self.0.borrow().bytes
     }
 
-    /// Hands every chunk under way to `visit`, oldest first, and leaves them there.
-    pub(super) fn visit(&self, mut visit: impl FnMut(&[u8])) {
-        self.0.borrow().chunks.iter().for_each(|chunk| visit(chunk.records()));
+    /// Where the bytes under way stand among all that ever were.
+    pub(super) fn positions(&self) -> Range<u64> {
+        let inner = self.0.borrow();
+        inner.taken..inner.taken + inner.bytes as u64
+    }
+
+    /// Hands the bytes at `positions`, which are under way, to `visit` and leaves them there.
+    pub(super) fn visit(&self, positions: Range<u64>, visit: impl FnMut(u64, &[u8])) {
+        let inner = self.0.borrow();
+        visit_runs(inner.taken, inner.chunks.iter().map(Chunk::records), positions, visit);
     }
 
     /// Notes that no more chunks come.
@@ -80,5 +93,25 @@ impl LocalQueue {
     /// Whether no more chunks come (some may still be under way).
     pub(super) fn ended(&self) -> bool {
         self.0.borrow().ended
+    }
+}
+
+/// Hands the parts at `positions` of runs of bytes, the first of which begins at `start`, to `visit` with their positions.
+pub(super) fn visit_runs<'a>(
+    mut start: u64,
+    runs: impl Iterator<Item = &'a [u8]>,
+    positions: Range<u64>,
+    mut visit: impl FnMut(u64, &[u8]),
+) {
+    for run in runs {
+        let end = start + run.len() as u64;
+        let part = positions.start.max(start)..positions.end.min(end);
+        if !part.is_empty() {
+            visit(part.start, &run[offset(part.start - start)..offset(part.end - start)]);
+        }
+        if end >= positions.end {
+            return;
+        }
+        start = end;
     }
 }

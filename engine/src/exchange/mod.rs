@@ -9,7 +9,7 @@
 //! * I2. Positions count bytes handed to one ring. A barrier stands at the bytes *published* when its sender cut; what
 //!   the sender still held back then is in the sender's own channel log, and is published behind the barrier.
 //! * I3. A receiver takes its cut before it touches a byte behind a barrier it has seen. Everything between its cut and the
-//!   barrier's position is in its channel log, at the latest when it sees the barrier: a stalled receiver stalls no epoch.
+//!   barrier's position goes to its channel log, taken or not: a stalled receiver stalls no epoch.
 //! * I4. Bytes are published in whole records, in the order in which they were handed over.
 //! * I5. Nothing blocks. What a full ring does not take waits in the sender's overflow, and its stage takes no new input.
 
@@ -19,6 +19,7 @@ mod inlet;
 mod local;
 mod outbox;
 mod outlet;
+mod owed;
 
 pub use freight::{Freight, KeyFreight, RecordFreight};
 
@@ -108,7 +109,7 @@ impl Channel {
     }
 }
 
-/// Takes pieces of channel logs: whole records as they stand on the wire.
+/// Takes pieces of channel logs. All pieces of a channel together are whole records as they stand on the wire.
 pub(crate) type LogPiece<'a> = dyn FnMut(Epoch, Channel, &[u8]) + 'a;
 
 /// The ends of one edge that one shard owns, on their way to its thread.
@@ -188,6 +189,12 @@ impl OpenEdge {
     /// Takes the sending end.
     pub(crate) fn take_outbox(&mut self, key_groups: KeyGroupCount) -> Outbox {
         Outbox::new(std::mem::take(&mut self.outlets), self, key_groups)
+    }
+
+    /// Bytes that one end copies to channel logs in a turn: a microsecond or two, so that a cut makes no long gap afterwards
+    /// either.
+    fn log_step_bytes(&self) -> usize {
+        self.ring_bytes / 16
     }
 
     /// Takes the receiving end: every sender with its way.

@@ -18,6 +18,7 @@ pub(crate) struct Outbox {
     shard: u32,
     /// Largest record that fits a ring, and most bytes that may wait for this shard itself.
     ring_bytes: usize,
+    log_step_bytes: usize,
     scratch: Vec<u8>,
 }
 
@@ -31,6 +32,7 @@ impl Outbox {
             edge: ends.edge,
             shard: ends.shard,
             ring_bytes: ends.ring_bytes,
+            log_step_bytes: ends.log_step_bytes(),
             scratch: Vec::with_capacity(CHUNK_BYTES),
         }
     }
@@ -88,9 +90,28 @@ impl Outbox {
 
     /// The cut of this shard. To be called before the cut of any inbox of the shard: what goes from the shard to itself
     /// moves over to its inbox here and is logged there.
-    pub(crate) fn cut(&mut self, epoch: Epoch, mode: BarrierMode, log: &mut LogPiece<'_>) {
+    pub(crate) fn cut(&mut self, epoch: Epoch, mode: BarrierMode) {
+        self.outlets.iter_mut().for_each(|outlet| outlet.cut(epoch, mode));
+    }
+
+    /// Hands a step of what cuts have overtaken here to `log`; says whether there was any.
+    pub(crate) fn log_overtaken(&mut self, log: &mut LogPiece<'_>) -> bool {
         let channel = Channel { edge: self.edge, origin: LogOrigin::HeldBack, from: self.shard };
-        self.outlets.iter_mut().for_each(|outlet| outlet.cut(epoch, mode, |records| log(epoch, channel, records)));
+        let mut left = self.log_step_bytes;
+        for outlet in &mut self.outlets {
+            left -= outlet.log_step(left, |epoch, records| log(epoch, channel, records));
+        }
+        left < self.log_step_bytes
+    }
+
+    /// Whether all that was held back at the cut of `epoch` is logged.
+    pub(crate) fn is_logged(&self, epoch: Epoch) -> bool {
+        self.outlets.iter().all(|outlet| outlet.is_logged(epoch))
+    }
+
+    /// Stops logging for an epoch that was given up, and for all before it.
+    pub(crate) fn forget(&mut self, epoch: Epoch) {
+        self.outlets.iter_mut().for_each(|outlet| outlet.forget(epoch));
     }
 
     /// Adds to `peers` the shards that have something new to look at since the last call.

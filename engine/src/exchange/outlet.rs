@@ -1,6 +1,7 @@
 //! The sending end of one edge towards one shard: gathers records into chunks, publishes them, holds back what does not fit.
 
-use super::local::{Chunk, LocalQueue};
+use super::local::{Chunk, LocalQueue, visit_runs};
+use super::owed::{Owed, offset};
 use super::{BarrierMode, CHUNK_BYTES, Placed, Signal};
 use millstream_state::Epoch;
 use rtrb::Producer;
@@ -13,6 +14,8 @@ pub(crate) struct Outlet {
     /// Chunks that did not fit, oldest first; while there are any, newer chunks queue behind them.
     held_back: VecDeque<Vec<u8>>,
     held_back_bytes: usize,
+    /// What epochs that this shard has cut still need of what is held back: it stays until they have it.
+    owed: Owed,
 }
 
 enum Exit {
@@ -41,7 +44,13 @@ impl Outlet {
     }
 
     fn new(exit: Exit) -> Self {
-        Self { chunk: Chunk::with_room(CHUNK_BYTES), exit, held_back: VecDeque::new(), held_back_bytes: 0 }
+        Self {
+            chunk: Chunk::with_room(CHUNK_BYTES),
+            exit,
+            held_back: VecDeque::new(),
+            held_back_bytes: 0,
+            owed: Owed::default(),
+        }
     }
 
     /// Returns room for one record of `bytes`, publishing first when the chunk is full.
@@ -98,7 +107,7 @@ impl Outlet {
             *news = true;
             waiting.pop_front();
         }
-        while let Some(chunk) = self.held_back.front() {
+        while let Some(chunk) = self.held_back.front().filter(|_| self.owed.is_empty()) {
             if records.push_entire_slice(chunk).is_err() {
                 return;
             }
@@ -121,15 +130,39 @@ impl Outlet {
         }
     }
 
-    /// The sender's cut: publishes what fits, hands the rest to `log`, and puts the barrier behind what is published (I2).
-    pub(super) fn cut(&mut self, epoch: Epoch, mode: BarrierMode, mut log: impl FnMut(&[u8])) {
+    /// The sender's cut: publishes what fits and puts the barrier behind it (I2); the rest is owed to the sender's log.
+    pub(super) fn cut(&mut self, epoch: Epoch, mode: BarrierMode) {
         self.publish();
         if let Exit::Ring { published, .. } = self.exit {
-            if !planted!(HeldBackNotLogged) {
-                self.held_back.iter().for_each(|chunk| log(chunk));
-            }
+            self.owed.begin(epoch, published, Some(published + self.held_back_bytes as u64));
             self.signal(Placed { signal: Signal::Barrier { epoch, mode }, position: published });
         }
+    }
+
+    /// Hands up to `bytes_max` of the bytes owed to `log`; returns how many.
+    pub(super) fn log_step(&mut self, bytes_max: usize, mut log: impl FnMut(Epoch, &[u8])) -> usize {
+        let Exit::Ring { published, .. } = self.exit else { return 0 };
+        let held_back_end = published + self.held_back_bytes as u64;
+        let Some(step) = self.owed.step(held_back_end, bytes_max) else { return 0 };
+        let (runs, bytes) = (self.held_back.iter().map(Vec::as_slice), step.end - step.start);
+        visit_runs(published, runs, step, |start, bytes| {
+            self.owed.show(start, bytes, |epoch, records| {
+                if !planted!(HeldBackNotLogged) {
+                    log(epoch, records);
+                }
+            });
+        });
+        offset(bytes)
+    }
+
+    /// Whether all that was held back at the cut of `epoch` is logged.
+    pub(super) fn is_logged(&self, epoch: Epoch) -> bool {
+        !self.owed.contains(epoch)
+    }
+
+    /// Stops logging for an epoch that was given up, and for all before it.
+    pub(super) fn forget(&mut self, epoch: Epoch) {
+        self.owed.forget(epoch);
     }
 
     fn signal(&mut self, placed: Placed) {

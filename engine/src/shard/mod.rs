@@ -250,7 +250,7 @@ impl Shard {
         };
         let mut newest = Some(input.flag.epoch);
         for stage in stages.iter_mut() {
-            newest = newest.max(stage.task.observe(&mut cx));
+            newest = newest.max(stage.task.observe());
         }
         if newest > Some(self.cut) {
             let epoch = newest.expect("greater than something");
@@ -268,6 +268,11 @@ impl Shard {
                 Activity::Idle { due_ns: None } => {}
                 Activity::Idle { due_ns: Some(due) } => due_ns = Some(due_ns.map_or(due, |at| at.min(due))),
                 Activity::Done => done += 1,
+            }
+        }
+        if !self.pending.is_empty() {
+            for stage in stages.iter_mut() {
+                busy |= stage.task.log_overtaken(&mut cx);
             }
         }
         if !busy {

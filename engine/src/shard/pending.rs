@@ -33,11 +33,11 @@ impl PendingCut {
         if cx.durable {
             cx.store.cut(epoch);
         }
-        // Outputs first: what a shard sends to itself moves over to its inboxes there, and is logged by them.
+        // Outputs first: what a shard sends to itself moves over to its inboxes there, and is owed by them.
         for stage in stages.iter_mut() {
-            stage.task.cut_output(epoch, BarrierMode::NonBlocking, cx);
+            stage.task.cut_output(epoch, BarrierMode::NonBlocking);
         }
-        let saved = stages.iter_mut().map(|stage| (stage.name.clone(), stage.task.cut_input(epoch, cx))).collect();
+        let saved = stages.iter_mut().map(|stage| (stage.name.clone(), stage.task.cut_input(epoch))).collect();
         let end_ns = cx.clock.now_ns();
         Self {
             epoch,
@@ -74,7 +74,7 @@ impl PendingCut {
                 }
             }
         });
-        let sealed_now = !self.sealed && stages.iter().all(|stage| stage.task.has_all_barriers(self.epoch));
+        let sealed_now = !self.sealed && stages.iter().all(|stage| stage.task.is_logged(self.epoch));
         self.sealed |= sealed_now;
         sealed_now
     }

@@ -2,6 +2,7 @@
 
 use super::{Saved, TurnContext};
 use crate::Result;
+use crate::exchange::LogPiece;
 use crate::items::Items;
 use millstream_state::Epoch;
 
@@ -25,7 +26,7 @@ pub(crate) trait Head: 'static {
     type Out: Items;
 
     /// Looks at what has come in; returns the newest barrier seen.
-    fn observe(&mut self, cx: &mut TurnContext<'_>) -> Option<Epoch>;
+    fn observe(&mut self) -> Option<Epoch>;
 
     /// Takes up to a batch of input.
     fn turn(
@@ -35,10 +36,13 @@ pub(crate) trait Head: 'static {
     ) -> Result<HeadActivity>;
 
     /// The shard's cut: returns the head's own state.
-    fn cut(&mut self, epoch: Epoch, cx: &mut TurnContext<'_>) -> Saved;
+    fn cut(&mut self, epoch: Epoch) -> Saved;
+
+    /// Hands a step of what cuts have overtaken in front of the stage to `log`; says whether there was any.
+    fn log_overtaken(&mut self, log: &mut LogPiece<'_>) -> bool;
 
     /// Whether everything in front of the barrier of a cut epoch is in its channel log.
-    fn has_all_barriers(&self, epoch: Epoch) -> bool;
+    fn is_logged(&self, epoch: Epoch) -> bool;
 
     /// Gives up an epoch and all before it.
     fn forget(&mut self, epoch: Epoch);

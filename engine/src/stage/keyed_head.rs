@@ -2,7 +2,7 @@
 
 use super::{Head, HeadActivity, Saved, TurnContext};
 use crate::Result;
-use crate::exchange::{BatchParts, Inbox, parse};
+use crate::exchange::{BatchParts, Inbox, LogPiece, parse};
 use crate::items::Items;
 use crate::operator::KeyedOperator;
 use millstream_state::Epoch;
@@ -29,8 +29,8 @@ impl<O> KeyedHead<O> {
 impl<O: KeyedOperator> Head for KeyedHead<O> {
     type Out = O::Out;
 
-    fn observe(&mut self, cx: &mut TurnContext<'_>) -> Option<Epoch> {
-        self.inbox.observe(&mut cx.log_piece())
+    fn observe(&mut self) -> Option<Epoch> {
+        self.inbox.observe()
     }
 
     fn turn(
@@ -65,13 +65,17 @@ impl<O: KeyedOperator> Head for KeyedHead<O> {
         })
     }
 
-    fn cut(&mut self, epoch: Epoch, cx: &mut TurnContext<'_>) -> Saved {
-        self.inbox.cut(epoch, &mut cx.log_piece());
+    fn cut(&mut self, epoch: Epoch) -> Saved {
+        self.inbox.cut(epoch);
         Saved::Progress(self.operator.save())
     }
 
-    fn has_all_barriers(&self, epoch: Epoch) -> bool {
-        self.inbox.has_all_barriers(epoch)
+    fn log_overtaken(&mut self, log: &mut LogPiece<'_>) -> bool {
+        self.inbox.log_overtaken(log)
+    }
+
+    fn is_logged(&self, epoch: Epoch) -> bool {
+        self.inbox.is_logged(epoch)
     }
 
     fn forget(&mut self, epoch: Epoch) {

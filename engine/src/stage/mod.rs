@@ -92,7 +92,7 @@ pub(crate) enum Activity {
 /// A stage as its shard sees it.
 pub(crate) trait StageTask {
     /// Looks at what has come in; returns the newest barrier seen.
-    fn observe(&mut self, cx: &mut TurnContext<'_>) -> Option<Epoch>;
+    fn observe(&mut self) -> Option<Epoch>;
 
     /// Takes a batch of input if there is some and the output has room.
     ///
@@ -101,13 +101,16 @@ pub(crate) trait StageTask {
     fn turn(&mut self, cx: &mut TurnContext<'_>) -> Result<Activity>;
 
     /// First half of the shard's cut, for every stage before the second half of any.
-    fn cut_output(&mut self, epoch: Epoch, mode: BarrierMode, cx: &mut TurnContext<'_>);
+    fn cut_output(&mut self, epoch: Epoch, mode: BarrierMode);
 
     /// Second half of the shard's cut; returns the stage's own state (positions, progress).
-    fn cut_input(&mut self, epoch: Epoch, cx: &mut TurnContext<'_>) -> Saved;
+    fn cut_input(&mut self, epoch: Epoch) -> Saved;
 
-    /// Whether everything in front of the barrier of a cut epoch is in its channel log.
-    fn has_all_barriers(&self, epoch: Epoch) -> bool;
+    /// Copies a step of what cuts have overtaken around the stage to channel logs; says whether there was any.
+    fn log_overtaken(&mut self, cx: &mut TurnContext<'_>) -> bool;
+
+    /// Whether everything that the cut of `epoch` has overtaken around the stage is in its channel logs.
+    fn is_logged(&self, epoch: Epoch) -> bool;
 
     /// How preparing the output of a cut epoch ended, once.
     fn take_prepared(&mut self, epoch: Epoch) -> Option<Result<Vec<Vec<u8>>>>;
@@ -146,8 +149,8 @@ where
     C: Operator<In = H::Out>,
     O: Output<C::Out>,
 {
-    fn observe(&mut self, cx: &mut TurnContext<'_>) -> Option<Epoch> {
-        self.head.observe(cx)
+    fn observe(&mut self) -> Option<Epoch> {
+        self.head.observe()
     }
 
     fn turn(&mut self, cx: &mut TurnContext<'_>) -> Result<Activity> {
@@ -192,16 +195,21 @@ where
         })
     }
 
-    fn cut_output(&mut self, epoch: Epoch, mode: BarrierMode, cx: &mut TurnContext<'_>) {
-        self.output.cut(epoch, mode, &mut cx.log_piece());
+    fn cut_output(&mut self, epoch: Epoch, mode: BarrierMode) {
+        self.output.cut(epoch, mode);
     }
 
-    fn cut_input(&mut self, epoch: Epoch, cx: &mut TurnContext<'_>) -> Saved {
-        self.head.cut(epoch, cx)
+    fn cut_input(&mut self, epoch: Epoch) -> Saved {
+        self.head.cut(epoch)
     }
 
-    fn has_all_barriers(&self, epoch: Epoch) -> bool {
-        self.head.has_all_barriers(epoch)
+    fn log_overtaken(&mut self, cx: &mut TurnContext<'_>) -> bool {
+        let mut log = cx.log_piece();
+        self.head.log_overtaken(&mut log) | self.output.log_overtaken(&mut log)
+    }
+
+    fn is_logged(&self, epoch: Epoch) -> bool {
+        self.head.is_logged(epoch) && self.output.is_logged(epoch)
     }
 
     fn take_prepared(&mut self, epoch: Epoch) -> Option<Result<Vec<Vec<u8>>>> {
@@ -210,6 +218,7 @@ where
 
     fn forget(&mut self, epoch: Epoch) {
         self.head.forget(epoch);
+        self.output.forget(epoch);
     }
 
     fn give_up_output(&mut self, epoch: Epoch) {

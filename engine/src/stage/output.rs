@@ -35,7 +35,20 @@ pub(crate) trait Output<I: Items>: 'static {
     fn end(&mut self);
 
     /// The shard's cut.
-    fn cut(&mut self, epoch: Epoch, mode: BarrierMode, log: &mut LogPiece<'_>);
+    fn cut(&mut self, epoch: Epoch, mode: BarrierMode);
+
+    /// Hands a step of what cuts have overtaken behind the stage to `log`; says whether there was any.
+    fn log_overtaken(&mut self, _log: &mut LogPiece<'_>) -> bool {
+        false
+    }
+
+    /// Whether everything that was held back at the cut of `epoch` is in its channel log.
+    fn is_logged(&self, _epoch: Epoch) -> bool {
+        true
+    }
+
+    /// Stops logging for an epoch that is complete or given up, and for all before it.
+    fn forget(&mut self, _epoch: Epoch) {}
 
     /// How preparing a cut epoch ended, once.
     fn take_prepared(&mut self, epoch: Epoch) -> Option<Result<Vec<Vec<u8>>>>;
@@ -137,8 +150,17 @@ impl<I: Items, T: Route<I>> Output<I> for EdgeOutput<T> {
     fn end(&mut self) {
         self.outbox.end();
     }
-    fn cut(&mut self, epoch: Epoch, mode: BarrierMode, log: &mut LogPiece<'_>) {
-        self.outbox.cut(epoch, mode, log);
+    fn cut(&mut self, epoch: Epoch, mode: BarrierMode) {
+        self.outbox.cut(epoch, mode);
+    }
+    fn log_overtaken(&mut self, log: &mut LogPiece<'_>) -> bool {
+        self.outbox.log_overtaken(log)
+    }
+    fn is_logged(&self, epoch: Epoch) -> bool {
+        self.outbox.is_logged(epoch)
+    }
+    fn forget(&mut self, epoch: Epoch) {
+        self.outbox.forget(epoch);
     }
     fn take_prepared(&mut self, _: Epoch) -> Option<Result<Vec<Vec<u8>>>> {
         Some(Ok(Vec::new()))
@@ -175,7 +197,7 @@ impl<I: Items, W: SinkWriter<I>> Output<I> for SinkOutput<W> {
         })
     }
     fn end(&mut self) {}
-    fn cut(&mut self, epoch: Epoch, _: BarrierMode, _: &mut LogPiece<'_>) {
+    fn cut(&mut self, epoch: Epoch, _: BarrierMode) {
         self.writer.prepare(epoch);
     }
     fn take_prepared(&mut self, epoch: Epoch) -> Option<Result<Vec<Vec<u8>>>> {

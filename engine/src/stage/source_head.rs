@@ -2,6 +2,7 @@
 
 use super::{Head, HeadActivity, Saved, TurnContext};
 use crate::Result;
+use crate::exchange::LogPiece;
 use crate::items::Items;
 use crate::source::{Polled, ReadContext, Reader, Split};
 use millstream_state::Epoch;
@@ -28,7 +29,7 @@ pub(crate) fn decode_splits(bytes: &[u8]) -> Result<Vec<Split>> {
 impl<R: Reader> Head for SourceHead<R> {
     type Out = R::Items;
 
-    fn observe(&mut self, _: &mut TurnContext<'_>) -> Option<Epoch> {
+    fn observe(&mut self) -> Option<Epoch> {
         None
     }
 
@@ -51,14 +52,18 @@ impl<R: Reader> Head for SourceHead<R> {
         })
     }
 
-    fn cut(&mut self, _: Epoch, _: &mut TurnContext<'_>) -> Saved {
+    fn cut(&mut self, _: Epoch) -> Saved {
         let mut splits = Vec::with_capacity(self.splits);
         self.reader.splits(&mut splits);
         self.splits = splits.len();
         Saved::Splits(splits)
     }
 
-    fn has_all_barriers(&self, _: Epoch) -> bool {
+    fn log_overtaken(&mut self, _: &mut LogPiece<'_>) -> bool {
+        false
+    }
+
+    fn is_logged(&self, _: Epoch) -> bool {
         true
     }
 

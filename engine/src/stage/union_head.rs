@@ -2,7 +2,7 @@
 
 use super::{Head, HeadActivity, Saved, TurnContext};
 use crate::Result;
-use crate::exchange::{BatchParts, Inbox, RecordFreight, parse};
+use crate::exchange::{BatchParts, Inbox, LogPiece, RecordFreight, parse};
 use crate::items::Own;
 use millstream_state::{Epoch, Record};
 use std::marker::PhantomData;
@@ -23,8 +23,8 @@ impl<R> UnionHead<R> {
 impl<R: Record> Head for UnionHead<R> {
     type Out = Own<R>;
 
-    fn observe(&mut self, cx: &mut TurnContext<'_>) -> Option<Epoch> {
-        self.inbox.observe(&mut cx.log_piece())
+    fn observe(&mut self) -> Option<Epoch> {
+        self.inbox.observe()
     }
 
     fn turn(&mut self, cx: &mut TurnContext<'_>, push: &mut impl FnMut(R)) -> Result<HeadActivity> {
@@ -48,13 +48,17 @@ impl<R: Record> Head for UnionHead<R> {
         })
     }
 
-    fn cut(&mut self, epoch: Epoch, cx: &mut TurnContext<'_>) -> Saved {
-        self.inbox.cut(epoch, &mut cx.log_piece());
+    fn cut(&mut self, epoch: Epoch) -> Saved {
+        self.inbox.cut(epoch);
         Saved::Progress(Vec::new())
     }
 
-    fn has_all_barriers(&self, epoch: Epoch) -> bool {
-        self.inbox.has_all_barriers(epoch)
+    fn log_overtaken(&mut self, log: &mut LogPiece<'_>) -> bool {
+        self.inbox.log_overtaken(log)
+    }
+
+    fn is_logged(&self, epoch: Epoch) -> bool {
+        self.inbox.is_logged(epoch)
     }
 
     fn forget(&mut self, epoch: Epoch) {
