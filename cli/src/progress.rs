@@ -21,6 +21,8 @@ pub(crate) enum Show {
 pub(crate) struct Progress {
     out: Out,
     began: Instant,
+    /// Whether the first records were seen.
+    is_started: bool,
     shown: Option<Shown>,
     /// The most input that was ever left: what the bar is measured by.
     input_bytes: u64,
@@ -50,7 +52,7 @@ impl Progress {
             Show::Plain => Out::Lines,
             Show::Auto | Show::None => Out::Nothing,
         };
-        Self { out, began: Instant::now(), shown: None, input_bytes: 0 }
+        Self { out, began: Instant::now(), is_started: false, shown: None, input_bytes: 0 }
     }
 
     /// Says something in between.
@@ -63,9 +65,9 @@ impl Progress {
 
     /// Shows the counters, unless it is too early for that.
     pub(crate) fn show(&mut self, now: &LiveMetrics) {
-        if self.shown.is_none() && now.records_in > 0 && matches!(self.out, Out::Lines) {
+        if !self.is_started && now.records_in > 0 && matches!(self.out, Out::Lines) {
             eprintln!("started: the first lines are read");
-            self.shown = Some(Shown { at: self.began, records: 0 });
+            self.is_started = true;
         }
         let every = match self.out {
             Out::Bar(_) => Duration::from_millis(100),

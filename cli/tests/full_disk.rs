@@ -62,9 +62,10 @@ fn check_full_disk(full: &str) {
     };
     std::os::unix::fs::symlink(disk.0.join(full), sandbox.path(full)).unwrap();
     std::fs::create_dir(disk.0.join(full)).unwrap();
-    let args = ["--emit", "updates", "--rate", "15k", "--progress", "plain", "--cores", "2"];
+    // The memory for state is faulted in before the first record: what is added later is for want of a disk.
+    let args = ["--emit", "updates", "--rate", "15k", "--progress", "plain", "--cores", "2", "--prefault"];
     let mut job = Started::new(&mut sandbox.word_count(&args));
-    assert!(job.wait_for("started"));
+    assert!(job.wait_for("started"), "{:?}", job.wait());
     sandbox.wait_for_epoch(2);
     let ballast = fill(&disk.0);
     assert!(job.wait_for("failed"), "{}", job.wait().1);
@@ -74,8 +75,8 @@ fn check_full_disk(full: &str) {
     }
     assert!(!job.has_ended());
     let grown = rss_kib(job.id()).saturating_sub(before);
-    // Each shard may hold 64 MiB of output that is not durable before it pushes back.
-    assert!(grown < 192 << 10, "{grown} KiB more than when the disk became full");
+    // Three seconds of output that is not durable are about 5 MB; each shard pushes back at 64 MiB of it.
+    assert!(grown < 48 << 10, "{grown} KiB more than when the disk became full");
     std::fs::remove_file(ballast).unwrap();
     sandbox.wait_for_epoch(stuck + 1);
     let (status, said) = job.wait();
@@ -107,7 +108,7 @@ fn a_disk_that_stays_full_to_the_end_leaves_the_job_uncommitted_and_a_later_run_
     std::os::unix::fs::symlink(disk.0.join("out"), sandbox.path("out")).unwrap();
     let args = ["--rate", "15k", "--progress", "plain", "--cores", "2", "--final-epoch-patience", "1s"];
     let mut job = Started::new(&mut sandbox.word_count(&args));
-    assert!(job.wait_for("started"));
+    assert!(job.wait_for("started"), "{:?}", job.wait());
     let ballast = fill(&disk.0);
     let (status, said) = job.wait();
     assert_eq!(status.code(), Some(8), "{said}");

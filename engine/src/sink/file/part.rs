@@ -10,7 +10,8 @@
 //!
 //! Invariants
 //! * I1. Blocks are kept until the part is `Durable`.
-//! * I2. A sync covers every write and the cut: both have ended before it is submitted.
+//! * I2. Blocks of a sealed part take no more memory than they hold, but for the room behind a full one.
+//! * I3. A sync covers every write and the cut: both have ended before it is submitted.
 
 use super::committer::Prepared;
 use millstream_state::io::{ALIGNMENT_BYTES, Disk, Done, FileId, Request, Token};
@@ -119,10 +120,12 @@ impl Part {
         self.add(bytes);
     }
 
-    /// Adds the last block, which may be short or missing, and takes no more.
+    /// Adds the last block, which may be short or missing, and takes no more. The part may wait for a disk for long: what
+    /// a short block does not hold goes back to the allocator, in place.
     pub(super) fn seal(&mut self, last: Option<Vec<u8>>) {
         debug_assert!(!self.is_sealed);
-        if let Some(bytes) = last {
+        if let Some(mut bytes) = last {
+            bytes.shrink_to_fit();
             self.add(bytes);
         }
         self.is_sealed = true;
@@ -135,6 +138,12 @@ impl Part {
 
     pub(super) fn length(&self) -> u64 {
         self.length
+    }
+
+    /// Memory of the blocks.
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        self.blocks.iter().map(|block| block.bytes.capacity()).sum()
     }
 
     pub(super) fn is_sealed(&self) -> bool {
@@ -175,7 +184,7 @@ impl Part {
         self.pause_ns = (self.pause_ns * 2).min(PAUSE_NS_MAX);
     }
 
-    /// Goes on as far as it can without waiting. Blocks given up go to `spare`. An error is one try that failed.
+    /// Goes on as far as it can without waiting. Full blocks given up go to `spare`. An error is one try that failed.
     pub(super) fn turn(&mut self, turn: &mut PartTurn<'_>, spare: &mut Vec<Vec<u8>>) -> io::Result<()> {
         let result = self.advance(turn, spare);
         if result.is_err() {
@@ -254,7 +263,8 @@ impl Part {
                         turn.closing.push(turn.disk.submit(Request::Close { file, length: None }));
                         turn.moved = true;
                         self.step = Step::Durable;
-                        spare.extend(self.blocks.drain(..).map(|block| block.bytes));
+                        let whole = |block: Block| Some(block.bytes).filter(|it| it.capacity() >= self.block_bytes);
+                        spare.extend(self.blocks.drain(..).filter_map(whole));
                         return Ok(());
                     }
                     Some(ended) => {

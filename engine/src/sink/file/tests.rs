@@ -291,6 +291,25 @@ fn a_full_disk_holds_the_stage_back_with_flat_memory_and_goes_on_when_there_is_r
 }
 
 #[test]
+fn small_parts_that_wait_for_a_disk_take_little_more_memory_than_they_hold() {
+    let mut rig = Rig::new(SimConfig { failed_write: 1.0, ..SimConfig::default() });
+    for epoch in 1..=200 {
+        rig.write([epoch]);
+        assert!(rig.prepare(epoch).is_err());
+    }
+    let (capacity, held) = (rig.writer.capacity(), rig.writer.bytes_held());
+    // Beside what is held, the block at hand and no more: each of the 200 parts has but a line.
+    assert!(capacity < held + 2 * (4096 + (16 << 10)), "{capacity} bytes of memory for {held}");
+    rig.disk.configure(|now| now.failed_write = 0.0);
+    while rig.prepare(201).is_err() {}
+    rig.commit(201);
+    rig.check(&(1..=200).collect::<Vec<_>>());
+    // Blocks that were shrunk are not filled again.
+    rig.write([201]);
+    rig.prepare(202).unwrap();
+}
+
+#[test]
 fn a_failed_sync_moves_the_output_to_another_file() {
     let mut rig = Rig::new(SimConfig { failed_sync: 1.0, ..SimConfig::default() });
     rig.write([1, 2, 3]);

@@ -78,6 +78,7 @@ impl<I: Items, F: Format<I>> FileWriter<I, F> {
         self.spare.pop().map_or_else(
             || Vec::with_capacity(self.limits.block_bytes + LINE_BYTES_USUAL),
             |mut block| {
+                debug_assert!(block.capacity() >= self.limits.block_bytes, "a block of {} bytes", block.capacity());
                 block.clear();
                 block
             },
@@ -141,6 +142,13 @@ impl<I: Items, F: Format<I>> FileWriter<I, F> {
     #[cfg(test)]
     pub(super) fn bytes_held(&self) -> usize {
         self.block_bytes_held + self.line.0.len()
+    }
+
+    /// Memory taken, whether it holds anything or not.
+    #[cfg(test)]
+    pub(super) fn capacity(&mut self) -> usize {
+        let parts: usize = self.parts.pieces_mut().map(|(_, part)| part.capacity()).sum();
+        parts + self.line.0.capacity() + self.spare.iter().map(Vec::capacity).sum::<usize>()
     }
 }
 
