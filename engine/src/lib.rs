@@ -41,7 +41,7 @@ pub use coordinator::{EpochStats, Outcome};
 pub use engine::{Engine, JobReport, Running, Stop};
 pub use job::{Job, KeyedStream, Stream};
 pub use millstream_derive::{Key, Record, State};
-pub use millstream_state::{Epoch, Error, ErrorKind, Key, Record, Result, State};
+pub use millstream_state::{Epoch, Error, ErrorKind, Key, Record, Result, Rkyv, State, rkyv};
 pub use runtime::LiveMetrics;
 
 /// What generated code names.
@@ -60,7 +60,7 @@ pub mod prelude {
     pub use crate::state::ValueState;
     pub use crate::text::{Bytes, Text};
     pub use crate::topology::Cores;
-    pub use crate::{Engine, Job, Key, Outcome, Record, Running, State, Stop, Stream};
+    pub use crate::{Engine, Job, Key, Outcome, Record, Rkyv, Running, State, Stop, Stream};
     pub use std::io::Write as _;
 }
 

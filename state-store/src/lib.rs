@@ -19,6 +19,7 @@ pub mod value;
 pub use epoch::Epoch;
 pub use error::{Error, ErrorKind, Result};
 pub use key_group::{KeyGroup, KeyGroupCount, KeyGroupRange};
+pub use rkyv;
 pub use shard_store::{ShardStore, StoreConfig};
 pub use table::{Log, ScanCursor, Table};
-pub use value::{BadBytes, Key, Record, Schema, State};
+pub use value::{BadBytes, Key, Record, Rkyv, Schema, State};

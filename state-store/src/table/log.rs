@@ -81,7 +81,9 @@ impl Log {
     /// Opens the state `name`: one that was restored, or a new one.
     ///
     /// # Errors
-    /// [`Invalid`](crate::ErrorKind::Invalid) when a restored state has other types or options, or the name is taken.
+    /// [`Invalid`](crate::ErrorKind::Invalid) when a restored state has other types or options, or the name is taken; also
+    /// when the type has an [opaque](crate::Schema::Opaque) part and a restored value is none of that type: for such types
+    /// opening reads the whole state.
     pub fn open_table<K: Key + ?Sized, V: State>(
         &mut self,
         name: &str,
@@ -104,6 +106,10 @@ impl Log {
                     "state `{name}` was stored with removal: {stored}, and is opened with removal: {opened}"
                 )));
             }
+            if V::schema().is_opaque() {
+                Table::<K, V>::of(id).check_values(self)?;
+            }
+            let core = self.table_mut(id);
             core.is_open = true;
             core.domain = domain.0;
             self.pages.move_to_domain(id, domain.0);

@@ -36,6 +36,9 @@ use crate::value::{Key, State};
 use std::fmt;
 use std::marker::PhantomData;
 
+/// Values checked between two looks at whether one was bad.
+const CHECK_BUDGET: usize = 4096;
+
 /// Tables that are cut together: one per stage of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Domain(pub(crate) u16);
@@ -210,6 +213,16 @@ impl<K: Key + ?Sized, V: State> Table<K, V> {
         budget: usize,
         mut visit: impl FnMut(u64, &'l [u8], V::View<'l>),
     ) -> ScanCursor {
+        self.scan_encoded(log, cursor, budget, |hash, key, value| visit(hash, key, V::view(value)))
+    }
+
+    fn scan_encoded<'l>(
+        &self,
+        log: &'l Log,
+        cursor: ScanCursor,
+        budget: usize,
+        mut visit: impl FnMut(u64, &'l [u8], &'l [u8]),
+    ) -> ScanCursor {
         const BATCH: usize = 32;
         let core = self.core(log);
         let (layout, pages) = (core.layout, &log.pages);
@@ -217,7 +230,7 @@ impl<K: Key + ?Sized, V: State> Table<K, V> {
             let bytes = record(pages, layout, address);
             if let Some(value) = live_value(pages, layout, address) {
                 let key = layout.key(bytes);
-                visit(hash_bytes(key), key, V::view(value));
+                visit(hash_bytes(key), key, value);
             }
         };
         let mut cursor = cursor;
@@ -241,6 +254,25 @@ impl<K: Key + ?Sized, V: State> Table<K, V> {
             seen += count;
         }
         cursor
+    }
+
+    /// Checks every value of a restored table by its type. Only for types with an opaque part: of all others the equal
+    /// schema says it already.
+    pub(crate) fn check_values(&self, log: &Log) -> Result<()> {
+        let mut bad = None;
+        let mut cursor = ScanCursor::START;
+        while cursor < ScanCursor::END && bad.is_none() {
+            cursor = self.scan_encoded(log, cursor, CHECK_BUDGET, |_, key, value| {
+                bad = bad.take().or_else(|| V::check(value).err().map(|what| (key, what)));
+            });
+        }
+        bad.map_or(Ok(()), |(key, what)| {
+            let key = K::schema().to_json(key).map_err(|what| Error::corrupt(format_args!("a key: {what}")))?;
+            Err(Error::invalid(format_args!(
+                "state `{}`: the value under {key} cannot be read: {what}; a type whose fields have changed needs another name",
+                self.name(log)
+            )))
+        })
     }
 }
 

@@ -1,8 +1,8 @@
 //! Stored bytes as JSON, by their schema alone: for tools that look into snapshots without the program that wrote them.
 //!
 //! Numbers beyond 64 bits and floats that are no numbers become strings; bytes become text where they are UTF-8 and
-//! `{"hex": ".."}` elsewhere; structs whose fields have no names, and tuples, become arrays; a variant becomes its name,
-//! or `{name: fields}`.
+//! `{"hex": ".."}` elsewhere, opaque ones always the latter; structs whose fields have no names, and tuples, become
+//! arrays; a variant becomes its name, or `{name: fields}`.
 //!
 //! Never panics and never allocates more than a small multiple of the bytes, whatever the bytes and the schema are.
 
@@ -50,6 +50,7 @@ impl Schema {
                 Ok(<String as Record>::view(bytes).into())
             }
             Self::Bytes => Ok(std::str::from_utf8(bytes).map_or_else(|_| json!({ "hex": hex(bytes) }), Value::from)),
+            Self::Opaque { .. } => Ok(json!({ "hex": hex(bytes) })),
             Self::Optional(value) => optional(self, value, bytes),
             Self::List(item) => list(item, bytes),
             Self::Array(item, count) => {

@@ -5,7 +5,7 @@
 //! * I2. `decode(encode(x)) == x`; a type whose [`Record::FIXED_SIZE`] is `Some(n)` always encodes to exactly `n` bytes.
 //! * I3. No call here is undefined on any bytes: `check` finds bad ones, `view` and `decode` may panic on them.
 //! * I4. A type that is both a record and a key has the same bytes as both.
-//! * I5. The [`Schema`] alone is enough to read the bytes, without the Rust type.
+//! * I5. The [`Schema`] alone is enough to read the bytes, without the Rust type; those of a [`Rkyv`] it only tells apart.
 //!
 //! The encodings, all little-endian and without padding:
 //!
@@ -17,11 +17,12 @@
 //! | `Option`, enums | a tag byte, then the fields; filled up with zeros when every variant is fixed-size, so that they are too |
 //! | `Vec` of fixed-size values | the values |
 //! | `Vec` of others | `[count: u32][ends: u32 each][values]` |
+//! | [`Rkyv`] | what rkyv makes of it |
 //!
 //! So a struct of fixed-size fields is itself fixed-size and reading a field of it is a plain load at a constant offset, a
 //! struct with one text costs not a byte beyond its contents, and any field of any value is reached without reading the
-//! others. No part of it stores a pointer, so it can be copied, cut out and nested freely. (Why not rkyv, with numbers: see
-//! `docs/DEPENDENCIES.md`.)
+//! others. No part of it stores a pointer, so it can be copied, cut out and nested freely. (Why this is not rkyv's for all
+//! types, with numbers: see `docs/DEPENDENCIES.md`.)
 
 mod fixed;
 mod json;
@@ -30,10 +31,12 @@ mod migrate;
 mod optional;
 #[doc(hidden)]
 pub mod parts;
+mod rkyv;
 mod schema;
 mod text;
 mod tuple;
 
+pub use self::rkyv::{Archivable, Rkyv};
 pub use list::{Iter, List};
 pub use migrate::Migration;
 pub use schema::{Field, Schema};

@@ -54,6 +54,15 @@ pub enum Schema {
         /// In the order of their tags; each variant is a [`Schema::Struct`].
         variants: Vec<Field>,
     },
+    /// Bytes that only the type itself can read: they are shown as they are, and kept while all of this is the same.
+    Opaque {
+        /// Who laid the bytes out, with the version of the layout.
+        encoding: String,
+        /// Name of the type.
+        name: String,
+        /// Bytes of the root: the part of fixed size that every value has.
+        size: u32,
+    },
 }
 
 /// One field of a [`Schema::Struct`] or variant of a [`Schema::Enum`].
@@ -142,12 +151,25 @@ impl Schema {
             Self::Unsigned(size) | Self::Signed(size) | Self::Float(size) => Some(usize::from(*size)),
             Self::Bool => Some(1),
             Self::Char => Some(4),
-            Self::Text | Self::Bytes | Self::List(_) => None,
+            Self::Text | Self::Bytes | Self::List(_) | Self::Opaque { .. } => None,
             Self::Optional(value) => enum_size(&[Layout::of(&[value.fixed_size()])]),
             _ => self.layout().map_or_else(
                 || enum_size(&self.variants().iter().filter_map(|v| v.schema.layout()).collect::<Vec<_>>()),
                 Layout::fixed_size,
             ),
+        }
+    }
+
+    /// Whether some part is opaque: then equal schemas do not say that old bytes are good ones for the type of today.
+    pub(crate) fn is_opaque(&self) -> bool {
+        match self {
+            Self::Opaque { .. } => true,
+            Self::Optional(part) | Self::List(part) | Self::Array(part, _) => part.is_opaque(),
+            Self::Tuple(parts) => parts.iter().any(Self::is_opaque),
+            Self::Struct { fields, .. } | Self::Enum { variants: fields, .. } => {
+                fields.iter().any(|field| field.schema.is_opaque())
+            }
+            _ => false,
         }
     }
 
@@ -221,6 +243,7 @@ impl fmt::Display for Schema {
                 separated(f, " | ", variants, |f, variant| write!(f, "{}", variant.schema))?;
                 f.write_str("}")
             }
+            Self::Opaque { encoding, name, size } => write!(f, "{name} ({encoding}, root of {size} bytes)"),
         }
     }
 }
