@@ -6,7 +6,7 @@
 //!   [`Unavailable`](crate::ErrorKind::Unavailable).
 
 use crate::epoch::Epoch;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::format::{
     BadFormat, ExtentEntry, FileName, FormatMarker, Manifest, RunMarker, SegmentId, manifest_file, segment_file,
 };
@@ -103,7 +103,12 @@ pub(super) fn read_format(files: &dyn Files, path: &Path) -> Result<FormatMarker
 }
 
 pub(super) fn read_run(files: &dyn Files, path: &Path) -> Result<RunMarker> {
-    read_small(files, &path.join(crate::format::RUN_FILE), RunMarker::decode)
+    read_small(files, &path.join(crate::format::RUN_FILE), RunMarker::decode).map_err(|error| match error.kind() {
+        ErrorKind::Corrupt => Error::corrupt(format_args!(
+            "{error}; remove the file to go on without it: manifests and the names of segment files tell the run as well"
+        )),
+        _ => error,
+    })
 }
 
 /// Reads an epoch's manifest.
@@ -112,20 +117,36 @@ pub(super) fn read_run(files: &dyn Files, path: &Path) -> Result<RunMarker> {
 /// [`Corrupt`](crate::ErrorKind::Corrupt) when its bytes are bad, [`Invalid`](crate::ErrorKind::Invalid) when there is no
 /// such epoch, [`Unavailable`](crate::ErrorKind::Unavailable) when it cannot be read.
 pub fn load_manifest(files: &dyn Files, path: &Path, epoch: Epoch) -> Result<Manifest> {
+    try_manifest(files, path, epoch)?.map_err(|place| Error::corrupt(place.describe(epoch)))
+}
+
+/// Reads the manifest of an epoch of `job`; what is wrong with its bytes is apart from other errors.
+pub(super) fn load_own_manifest(
+    files: &dyn Files,
+    path: &Path,
+    epoch: Epoch,
+    job: &str,
+) -> Result<std::result::Result<Manifest, BadPlace>> {
+    Ok(try_manifest(files, path, epoch)?.and_then(|manifest| match manifest.job == job {
+        true => Ok(manifest),
+        false => {
+            let what = format!("this is a manifest of job {:?}, not of {job:?}", manifest.job);
+            Err(BadPlace { file: path.join(manifest_file(epoch)), offset: 0, what })
+        }
+    }))
+}
+
+fn try_manifest(files: &dyn Files, path: &Path, epoch: Epoch) -> Result<std::result::Result<Manifest, BadPlace>> {
     let file = path.join(manifest_file(epoch));
     let bytes = files.read(&file).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => Error::invalid(format_args!("{}: there is no epoch {epoch}", path.display())),
         _ => unavailable(&file, &error),
     })?;
-    let bad = |bad: BadFormat| {
-        Error::corrupt(format_args!("{}, offset {}, epoch {epoch}: {}", file.display(), bad.offset, bad.what))
-    };
-    let manifest = Manifest::decode(&bytes).map_err(bad)?;
-    if manifest.epoch != epoch {
-        let what = format!("this is the manifest of epoch {}", manifest.epoch);
-        return Err(bad(BadFormat { offset: 0, what }));
-    }
-    Ok(manifest)
+    let decoded = Manifest::decode(&bytes).and_then(|manifest| match manifest.epoch == epoch {
+        true => Ok(manifest),
+        false => Err(BadFormat::at(0, format_args!("this is the manifest of epoch {}", manifest.epoch))),
+    });
+    Ok(decoded.map_err(|BadFormat { offset, what }| BadPlace { file, offset, what }))
 }
 
 /// The error for an extent whose bytes are not what its manifest says; `bad` is what [`ExtentEntry::check`] returned.
@@ -167,7 +188,8 @@ impl BadPlace {
         }
     }
 
-    fn describe(&self, epoch: Epoch) -> String {
+    /// As a message.
+    pub(super) fn describe(&self, epoch: Epoch) -> String {
         format!("{}, offset {}, epoch {epoch}: {}", self.file.display(), self.offset, self.what)
     }
 }
@@ -194,9 +216,10 @@ pub fn verify_manifest(files: &dyn Files, directory: &Path, manifest: &Manifest)
     Ok(bad_places)
 }
 
-/// The first thing wrong with an epoch, as an error; `Ok` when every byte of it is good.
-pub(super) fn check_epoch(files: &dyn Files, path: &Path, epoch: Epoch) -> Result<Manifest> {
-    let manifest = load_manifest(files, path, epoch)?;
+/// The first thing wrong with an epoch of `job`, as an error; `Ok` when every byte of it is good.
+pub(super) fn check_epoch(files: &dyn Files, path: &Path, epoch: Epoch, job: &str) -> Result<Manifest> {
+    let manifest =
+        load_own_manifest(files, path, epoch, job)?.map_err(|place| Error::corrupt(place.describe(epoch)))?;
     match verify_manifest(files, path, &manifest)?.first() {
         None => Ok(manifest),
         Some(place) => Err(Error::corrupt(place.describe(epoch))),

@@ -2,10 +2,10 @@
 //!
 //! An epoch that its job removes while it is being read is left out, not reported as bad.
 
-use super::catalog::{BadPlace, Catalog, load_manifest, read_format, verify_manifest};
+use super::catalog::{BadPlace, Catalog, load_manifest, load_own_manifest, read_format, read_run, verify_manifest};
 use crate::epoch::Epoch;
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::{ExtentKind, Manifest, SegmentId, manifest_file};
+use crate::format::{ExtentKind, FormatMarker, Manifest, SegmentId, manifest_file};
 use crate::io::Files;
 use crate::value::Schema;
 use serde::Serialize;
@@ -144,11 +144,29 @@ fn summary(manifest: &Manifest, bytes_added: u64) -> EpochReport {
     }
 }
 
-/// Loads an epoch; `None` when it has gone.
-fn load_if_there(files: &dyn Files, path: &Path, epoch: Epoch) -> Option<Result<Manifest>> {
-    match load_manifest(files, path, epoch) {
-        Err(error) if error.kind() == ErrorKind::Invalid => None,
-        loaded => Some(loaded),
+/// What all epochs share, checked.
+fn open(files: &dyn Files, path: &Path) -> Result<(Catalog, FormatMarker)> {
+    let catalog = Catalog::scan(files, path)?;
+    if !catalog.has_format {
+        return Err(Error::invalid(format_args!("{}: no state directory", path.display())));
+    }
+    let marker = read_format(files, path)?;
+    if catalog.has_run {
+        read_run(files, path)?;
+    }
+    Ok((catalog, marker))
+}
+
+/// Loads an epoch of this job; `None` when it has gone.
+fn load_if_there(
+    files: &dyn Files,
+    path: &Path,
+    epoch: Epoch,
+    job: &str,
+) -> Result<Option<std::result::Result<Manifest, BadPlace>>> {
+    match load_own_manifest(files, path, epoch, job) {
+        Err(error) if error.kind() == ErrorKind::Invalid => Ok(None),
+        loaded => loaded.map(Some),
     }
 }
 
@@ -157,11 +175,7 @@ fn load_if_there(files: &dyn Files, path: &Path, epoch: Epoch) -> Option<Result<
 /// # Errors
 /// [`Invalid`](ErrorKind::Invalid) when `path` is no state directory, [`Corrupt`](ErrorKind::Corrupt) when its marker is bad.
 pub fn list_snapshots(files: &dyn Files, path: &Path) -> Result<ListReport> {
-    let catalog = Catalog::scan(files, path)?;
-    if !catalog.has_format {
-        return Err(Error::invalid(format_args!("{}: no state directory", path.display())));
-    }
-    let marker = read_format(files, path)?;
+    let (catalog, marker) = open(files, path)?;
     let mut report = ListReport {
         path: path.to_owned(),
         job: marker.job,
@@ -173,9 +187,9 @@ pub fn list_snapshots(files: &dyn Files, path: &Path) -> Result<ListReport> {
     };
     let mut seen = BTreeMap::new();
     for &epoch in &catalog.manifests {
-        match load_if_there(files, path, epoch) {
-            None => {}
-            Some(Ok(manifest)) => {
+        match load_if_there(files, path, epoch, &report.job) {
+            Ok(None) => {}
+            Ok(Some(Ok(manifest))) => {
                 let added = manifest
                     .extents()
                     .filter(|extent| seen.insert((extent.segment, extent.offset), extent.crc32) != Some(extent.crc32))
@@ -183,7 +197,8 @@ pub fn list_snapshots(files: &dyn Files, path: &Path) -> Result<ListReport> {
                     .sum();
                 report.epochs.push(summary(&manifest, added));
             }
-            Some(Err(error)) => report.bad.push((epoch, error.to_string())),
+            Ok(Some(Err(place))) => report.bad.push((epoch, place.describe(epoch))),
+            Err(error) => report.bad.push((epoch, error.to_string())),
         }
     }
     Ok(report)
@@ -245,25 +260,21 @@ pub fn show_snapshot(files: &dyn Files, path: &Path, epoch: Option<Epoch>) -> Re
 /// Reads every byte of one epoch, or of all, and says which are bad.
 ///
 /// # Errors
-/// [`Unavailable`](ErrorKind::Unavailable) when the disk fails, [`Invalid`](ErrorKind::Invalid) when there is no such epoch.
+/// [`Unavailable`](ErrorKind::Unavailable) when the disk fails, [`Invalid`](ErrorKind::Invalid) when `path` is no state directory
+/// or there is no such epoch, [`Corrupt`](ErrorKind::Corrupt) when a marker is bad.
 pub fn verify_snapshots(files: &dyn Files, path: &Path, epoch: Option<Epoch>) -> Result<Vec<VerifyReport>> {
-    let epochs = match epoch {
-        Some(epoch) => vec![epoch],
-        None => Catalog::scan(files, path)?.manifests.into_iter().collect(),
-    };
+    let (catalog, marker) = open(files, path)?;
+    let epochs = epoch.map_or_else(|| catalog.manifests.into_iter().collect(), |epoch| vec![epoch]);
     let mut reports = Vec::new();
     for current in epochs {
-        let manifest = match load_if_there(files, path, current) {
+        let manifest = match load_if_there(files, path, current, &marker.job)? {
             None if epoch.is_none() => continue,
             None => return Err(Error::invalid(format_args!("{}: there is no epoch {current}", path.display()))),
             Some(Ok(manifest)) => manifest,
-            Some(Err(error)) if error.kind() == ErrorKind::Corrupt => {
-                let file = path.join(manifest_file(current));
-                let bad = vec![BadPlace { file, offset: 0, what: error.to_string() }];
-                reports.push(VerifyReport { epoch: current, extents: 0, bytes: 0, bad });
+            Some(Err(place)) => {
+                reports.push(VerifyReport { epoch: current, extents: 0, bytes: 0, bad: vec![place] });
                 continue;
             }
-            Some(Err(error)) => return Err(error),
         };
         let bad = verify_manifest(files, path, &manifest)?;
         if !bad.is_empty() && !files.exists(&path.join(manifest_file(current))) {

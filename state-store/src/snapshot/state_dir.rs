@@ -14,7 +14,7 @@
 //!   not make an older one superfluous).
 //! * I6. Epochs and runs exceed every one that is found on disk.
 
-use super::catalog::{Catalog, check_epoch, load_manifest, read_format, read_run, unavailable};
+use super::catalog::{Catalog, check_epoch, load_manifest, load_own_manifest, read_format, read_run, unavailable};
 use super::publish::Publish;
 use super::segment::FreedSegment;
 use crate::epoch::Epoch;
@@ -206,12 +206,8 @@ impl StateDir {
         };
         let mut run_max = catalog.segments.keys().map(|id| id.run).max().unwrap_or(0).max(self.run);
         for &epoch in catalog.manifests.iter().rev() {
-            let loaded = load_manifest(&*self.files, &self.path, epoch).and_then(|manifest| {
-                if manifest.job != self.job {
-                    let file = self.path.join(manifest_file(epoch));
-                    let what = format_args!("{}, epoch {epoch}: belongs to job {:?}", file.display(), manifest.job);
-                    return Err(Error::corrupt(what));
-                }
+            let own = load_own_manifest(&*self.files, &self.path, epoch, &self.job)?;
+            let loaded = own.map_err(|place| Error::corrupt(place.describe(epoch))).and_then(|manifest| {
                 if epoch == wanted {
                     catalog.check_segments(&self.path, &manifest)?;
                 }
@@ -254,7 +250,7 @@ impl StateDir {
     fn good(&self, epochs: &BTreeSet<Epoch>) -> String {
         let good: Vec<String> = epochs
             .iter()
-            .filter(|&&epoch| check_epoch(&*self.files, &self.path, epoch).is_ok())
+            .filter(|&&epoch| check_epoch(&*self.files, &self.path, epoch, &self.job).is_ok())
             .map(Epoch::to_string)
             .collect();
         if good.is_empty() {
@@ -314,7 +310,7 @@ impl StateDir {
     /// # Errors
     /// [`Corrupt`](ErrorKind::Corrupt) names the first bad file and offset, the epoch, and the epochs that verify.
     pub fn verify(&self, epoch: Epoch) -> Result<Manifest> {
-        check_epoch(&*self.files, &self.path, epoch)
+        check_epoch(&*self.files, &self.path, epoch, &self.job)
             .map_err(|error| if error.kind() == ErrorKind::Corrupt { self.refuse(&error) } else { error })
     }
 
