@@ -1,6 +1,7 @@
 //! Jobs: what is to be computed, as a value. It can be explained, and checked against a snapshot, before anything starts.
 
 mod draft;
+mod misuse;
 mod plan;
 mod stream;
 

@@ -134,10 +134,11 @@ impl<H: HeadPlan, C: Blueprint<In = H::Out>> Stream<H, C> {
     }
 }
 
-impl<H: HeadPlan, C: Blueprint<In = H::Out, Out = Own<R>>, R: Record> Stream<H, C> {
+impl<H: HeadPlan, C: Blueprint<In = H::Out, Out = Own<R>>, R: 'static> Stream<H, C> {
     /// Goes on with the items of both streams. Each keeps its order; between the two there is none.
     pub fn union<H2, C2>(self, other: Stream<H2, C2>) -> Stream<UnionPlan<R>, Start<UnionPlan<R>>>
     where
+        R: Record,
         H2: HeadPlan,
         C2: Blueprint<In = H2::Out, Out = Own<R>>,
     {
@@ -184,7 +185,7 @@ where
     H: HeadPlan,
     C: Blueprint<In = H::Out, Out = Own<R>>,
     N: KeyOf<Own<R>>,
-    R: Record,
+    R: 'static,
 {
     /// Folds the records of each key into one: the first record starts, `user` folds each further one into it. Emits
     /// `(key, record)` when `emit` says.
@@ -192,7 +193,7 @@ where
     /// `name` is the identity of the operator and its state in snapshots.
     pub fn reduce<F>(self, name: &str, emit: Emit, user: F) -> Operated<ReducePlan<N, R, F>>
     where
-        R: State + Clone,
+        R: Record + State + Clone,
         F: FnMut(&mut R, R) + Clone + Send + 'static,
     {
         self.operate::<WholeRecord, _>(name, |key_of| ReducePlan::new(name.to_owned(), emit, key_of, user))
@@ -201,7 +202,10 @@ where
     /// Processes each record with the states that `process` declares.
     ///
     /// `name` is the identity of the operator in snapshots.
-    pub fn process<P: KeyedProcess<N::Key, R>>(self, name: &str, process: P) -> Operated<ProcessPlan<N, R, P>> {
+    pub fn process<P: KeyedProcess<N::Key, R>>(self, name: &str, process: P) -> Operated<ProcessPlan<N, R, P>>
+    where
+        R: Record,
+    {
         self.operate::<WholeRecord, _>(name, |key_of| ProcessPlan::new(name.to_owned(), key_of, process))
     }
 
@@ -214,6 +218,7 @@ where
         user: F,
     ) -> Operated<ProcessPlan<N, R, ProcessWith<V, U, F>>>
     where
+        R: Record,
         V: State,
         U: 'static,
         F: for<'a> Fn(&mut Option<V>, R, <N::Key as Key>::Ref<'a>, &mut Out<U>) + Clone + Send + 'static,
