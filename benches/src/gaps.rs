@@ -2,23 +2,20 @@
 //!
 //! Three parties, no shared lock:
 //! * the *shard* knows its gaps ([`GapHistogram`]): a histogram of all, and each one above 100 us with its two moments;
-//! * a [`Watch`] thread, unpinned, reads the run delay of every shard thread each millisecond (and the steal time of its
-//!   core each ten) and keeps what has changed, with the moments;
+//! * a [`Watch`] thread, unpinned, compares the CPU clock of every shard thread with the wall each millisecond, and keeps
+//!   what was taken from the thread, with the moments;
 //! * [`GapReport`] brings both together afterwards. Nothing is classified while the shards run.
 //!
 //! Invariants
 //! * I1. A moment is nanoseconds of one clock, the same for gaps and delays.
-//! * I2. The host's part of a gap never exceeds the gap, nor the delay that can have fallen into it.
-//! * I3. A long gap that nobody saw a delay for is ours.
-//!
-//! The kernel books a run delay when the thread gets its core back. So a delay of `g` first seen in the sample interval
-//! `(a, b]` lies somewhere in `(a - g, b]`, and what of that overlaps a gap may be the host's, up to `g`.
+//! * I2. The host's part of a gap never exceeds the gap, nor what was taken between the looks that it overlaps.
+//! * I3. Time in which the thread slept is ours, but for its run delay; so is a long gap of which nobody saw anything taken.
 //!
 //! Cost: the shard pays a clock reading and a histogram increment per batch; the watch 2 us per shard and millisecond.
 
 use hdrhistogram::Histogram;
 use millstream::metrics::{GapHistogram, LONG_GAP_NS, LongGap};
-use millstream::topology::{CoreId, RunDelay, ThreadId, steal_of_core};
+use millstream::topology::{CoreId, ThreadId, ThreadTimes};
 use millstream::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -27,68 +24,91 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 const WATCH_INTERVAL: Duration = Duration::from_millis(1);
-/// Steal time is read once in so many samples: it moves in steps of 10 ms, and reading it costs more.
-const SAMPLES_PER_STEAL: u32 = 10;
+/// Once in so many looks the thread's sleeps are counted even if nothing seems to be taken.
+const LOOKS_PER_COUNT: u32 = 16;
+/// What a look at a running thread may be wrong by; below this nothing was taken.
+const NOISE_NS: u64 = 20_000;
+
 const fn length_ns(gap: LongGap) -> u64 {
     gap.end_ns.saturating_sub(gap.start_ns)
 }
 
-/// When something that only grows (nanoseconds of delay) was seen to grow.
+/// What the host took from one thread, and when.
 #[derive(Clone, Default, Debug)]
-pub struct DelayLog {
-    steps: Vec<Step>,
-    last: Option<(u64, u64)>,
+pub struct HostTime {
+    /// In order.
+    takings: Vec<Taking>,
 }
 
-/// Growth by `grown_ns`, seen after the sample at `after_ns` and no later than `until_ns`.
+/// `taken_ns` of the time from `after_ns` until `until_ns`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Step {
+struct Taking {
     after_ns: u64,
     until_ns: u64,
-    grown_ns: u64,
+    taken_ns: u64,
 }
 
-impl DelayLog {
-    /// Adds a sample: at `now_ns` the counter stood at `total_ns`. Samples come in order; a step costs 24 bytes, a sample
-    /// without growth nothing.
-    pub fn sample(&mut self, now_ns: u64, total_ns: u64) {
-        if let Some((after_ns, before_ns)) = self.last.replace((now_ns, total_ns))
-            && total_ns > before_ns
-        {
-            self.steps.push(Step { after_ns, until_ns: now_ns, grown_ns: total_ns - before_ns });
+impl HostTime {
+    /// Notes that of the time from `after_ns` until `until_ns`, later than all noted before, `taken_ns` were taken. Costs 24
+    /// bytes.
+    pub fn note(&mut self, after_ns: u64, until_ns: u64, taken_ns: u64) {
+        if taken_ns >= NOISE_NS {
+            self.takings.push(Taking { after_ns, until_ns, taken_ns });
         }
     }
 
-    /// All growth seen.
+    /// All that was taken.
     pub fn total_ns(&self) -> u64 {
-        self.steps.iter().map(|step| step.grown_ns).sum()
+        self.takings.iter().map(|taking| taking.taken_ns).sum()
     }
 
-    /// The most of this gap that the growth seen can account for.
+    /// The most of this gap that can have been taken.
     fn part_of(&self, gap: LongGap) -> u64 {
-        // Steps are in order of `until_ns`; one that begins after the gap may still reach back into it by its growth.
-        let first = self.steps.partition_point(|step| step.until_ns <= gap.start_ns);
-        let parts = self.steps[first..].iter().map(|step| {
-            let from = step.after_ns.saturating_sub(step.grown_ns).max(gap.start_ns);
-            step.until_ns.min(gap.end_ns).saturating_sub(from).min(step.grown_ns)
+        let first = self.takings.partition_point(|taking| taking.until_ns <= gap.start_ns);
+        let within = self.takings[first..].iter().take_while(|taking| taking.after_ns < gap.end_ns);
+        let parts = within.map(|taking| {
+            let overlap_ns = taking.until_ns.min(gap.end_ns) - taking.after_ns.max(gap.start_ns);
+            overlap_ns.min(taking.taken_ns)
         });
         parts.sum::<u64>().min(length_ns(gap))
     }
 }
 
-/// What the host took from one shard: waiting for a core, and steal time of the core it is pinned to.
-#[derive(Clone, Default, Debug)]
-pub struct HostDelays {
-    /// Run delay of the thread.
-    pub run_delay: DelayLog,
-    /// Steal time of its core; stays empty when it is not pinned.
-    pub steal: DelayLog,
+/// A thread as it was last looked at.
+struct Watched {
+    times: ThreadTimes,
+    /// The moment of the look, the CPU clock and the run delay then.
+    last: Option<(u64, u64, u64)>,
+    sleeps: u64,
+    host: HostTime,
 }
 
-impl HostDelays {
-    /// The host's part of a gap. The kernel may book one stop as both, so the larger counts and not the sum.
-    pub fn part_of(&self, gap: LongGap) -> u64 {
-        self.run_delay.part_of(gap).max(self.steal.part_of(gap))
+impl Watched {
+    fn of(thread: ThreadId) -> Result<Self> {
+        let times = ThreadTimes::of(thread)?;
+        let sleeps = times.sleeps()?;
+        Ok(Self { times, last: None, sleeps, host: HostTime::default() })
+    }
+
+    /// Looks at the thread; `count` says whether to count its sleeps in any case.
+    fn look(&mut self, now_ns: impl Fn() -> u64, count: bool) -> Result<()> {
+        let run_delay_ns = self.times.run_delay_ns()?;
+        let before_ns = now_ns();
+        let cpu_ns = self.times.cpu_ns()?;
+        // The watch may lose its own core between two readings: the shorter of the possible times counts.
+        let after_ns = now_ns();
+        if let Some((last_ns, last_cpu_ns, last_delay_ns)) = self.last.replace((after_ns, cpu_ns, run_delay_ns)) {
+            let delay_ns = run_delay_ns.saturating_sub(last_delay_ns);
+            let stood_ns = before_ns.saturating_sub(last_ns).saturating_sub(cpu_ns.saturating_sub(last_cpu_ns));
+            let mut slept = false;
+            if count || stood_ns >= NOISE_NS {
+                let sleeps = self.times.sleeps()?;
+                slept = std::mem::replace(&mut self.sleeps, sleeps) != sleeps;
+            }
+            let taken_ns = if slept { stood_ns.min(delay_ns) } else { stood_ns };
+            self.host.note(last_ns, after_ns, taken_ns);
+        }
+        Ok(())
     }
 }
 
@@ -96,43 +116,34 @@ impl HostDelays {
 #[derive(Debug)]
 pub struct Watch {
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<Vec<HostDelays>>,
+    thread: JoinHandle<Vec<HostTime>>,
 }
 
 impl Watch {
-    /// Begins to watch `shards` (thread, and core if pinned). `now_ns` is the clock by which they record their gaps, as
-    /// of now (I1). To be called from a thread that is not pinned.
+    /// Begins to watch `shards`. `now_ns` is the clock by which they record their gaps, as of now (I1). To be called from a
+    /// thread that is not pinned.
     ///
     /// # Errors
     /// [`Unavailable`](millstream::ErrorKind::Unavailable) when a thread has no schedstat or none can be started.
-    pub fn start(shards: &[(ThreadId, Option<CoreId>)], now_ns: u64) -> Result<Self> {
+    pub fn start(shards: &[ThreadId], now_ns: u64) -> Result<Self> {
         let origin = Instant::now();
-        let watched = shards.iter().map(|&(thread, core)| Ok((RunDelay::of(thread)?, core)));
-        let watched: Vec<(RunDelay, Option<CoreId>)> = watched.collect::<Result<_>>()?;
+        let mut watched: Vec<Watched> = shards.iter().map(|&thread| Watched::of(thread)).collect::<Result<_>>()?;
         let stop = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&stop);
         let watch = move || {
-            let mut delays = vec![HostDelays::default(); watched.len()];
             let now = || now_ns + u64::try_from(origin.elapsed().as_nanos()).expect("a run is shorter than 500 years");
-            for round in 0u32.. {
-                for ((thread, core), delays) in watched.iter().zip(&mut delays) {
-                    // A thread that has ended is delayed no more.
-                    if let Ok(total_ns) = thread.nanoseconds() {
-                        delays.run_delay.sample(now(), total_ns);
-                    }
-                    if round % SAMPLES_PER_STEAL == 0
-                        && let Some(Ok(total)) = core.map(steal_of_core)
-                    {
-                        delays.steal.sample(now(), u64::try_from(total.as_nanos()).unwrap_or(u64::MAX));
-                    }
+            for look in 0u32.. {
+                for thread in &mut watched {
+                    // Nothing is taken from a thread that has ended.
+                    let _ = thread.look(now, look % LOOKS_PER_COUNT == 0);
                 }
-                // After the last sample, so that a delay up to the end of the run is seen.
+                // After the last look, so that what was taken up to the end of the run is seen.
                 if told.load(Ordering::Acquire) {
                     break;
                 }
                 std::thread::sleep(WATCH_INTERVAL);
             }
-            delays
+            watched.into_iter().map(|thread| thread.host).collect()
         };
         let builder = std::thread::Builder::new().name("gap-watch".to_owned());
         let thread = builder.spawn(watch).map_err(|why| Error::unavailable(format_args!("watch thread: {why}")))?;
@@ -143,7 +154,7 @@ impl Watch {
     ///
     /// # Panics
     /// If the watch thread has panicked.
-    pub fn finish(self) -> Vec<HostDelays> {
+    pub fn finish(self) -> Vec<HostTime> {
         self.stop.store(true, Ordering::Release);
         self.thread.join().expect("the watch thread does not panic")
     }
@@ -176,8 +187,8 @@ pub struct GapReport {
 
 impl GapReport {
     /// Brings together what the shards recorded and what a [`Watch`] saw of them, in the same order. Without a watch
-    /// `delays` is empty, and every gap is ours.
-    pub fn of(shards: &[GapHistogram], delays: &[HostDelays]) -> Self {
+    /// `host` is empty, and every gap is ours.
+    pub fn of(shards: &[GapHistogram], host: &[HostTime]) -> Self {
         let mut all = GapHistogram::default().histogram().clone();
         let mut own_ns_max = 0;
         let (mut long, mut long_host, mut kept) = (0, 0, 0);
@@ -187,7 +198,7 @@ impl GapReport {
             all.add(histogram).expect("histograms of gaps have the same bounds");
             let mut over_kept_ns = 0;
             for &gap in shard.long() {
-                let host_ns = delays.get(i).map_or(0, |delays| delays.part_of(gap));
+                let host_ns = host.get(i).map_or(0, |host| host.part_of(gap));
                 let own_ns = length_ns(gap) - host_ns;
                 own_ns_max = own_ns_max.max(own_ns);
                 long_host += u64::from(host_ns > own_ns);
@@ -286,10 +297,9 @@ pub fn idle_loop(core: Option<CoreId>, duration: Duration) -> Result<GapReport> 
     let builder = std::thread::Builder::new().name("idle-loop".to_owned());
     let thread = builder.spawn(spin).map_err(|why| Error::unavailable(format_args!("idle loop: {why}")))?;
     let shard = ready.recv().map_err(|_| Error::unavailable("the idle loop has ended before it began"))?;
-    let watch = Watch::start(&[(shard, core)], now_ns())?;
+    let watch = Watch::start(&[shard], now_ns())?;
     let gaps = thread.join().expect("the loop does not panic");
-    let delays = watch.finish();
-    Ok(GapReport::of(&[gaps], &delays))
+    Ok(GapReport::of(&[gaps], &watch.finish()))
 }
 
 #[cfg(test)]
@@ -302,40 +312,33 @@ mod tests {
         LongGap { start_ns: start_ms * MS, end_ns: end_ms * MS }
     }
 
-    /// Samples of (moment, counter) in milliseconds, a gap, and the host's part of it in milliseconds.
+    /// Takings (after, until, taken) in milliseconds, a gap, and the host's part of it in milliseconds.
     #[track_caller]
-    fn check(samples: &[(u64, u64)], gap: LongGap, part_ms: u64) {
-        let mut log = DelayLog::default();
-        samples.iter().for_each(|&(at, total)| log.sample(at * MS, total * MS));
-        assert_eq!(log.part_of(gap), part_ms * MS, "{samples:?} {gap:?}");
+    fn check(takings: &[(u64, u64, u64)], gap: LongGap, part_ms: u64) {
+        let mut host = HostTime::default();
+        takings.iter().for_each(|&(after, until, taken)| host.note(after * MS, until * MS, taken * MS));
+        assert_eq!(host.part_of(gap), part_ms * MS, "{takings:?} {gap:?}");
     }
 
     #[test]
-    fn a_delay_inside_the_gap_is_the_hosts() {
-        check(&[(10, 0), (16, 5), (17, 5)], gap(10, 16), 5);
-        check(&[(0, 7), (10, 7), (20, 7), (30, 9)], gap(10, 25), 2);
+    fn what_was_taken_during_the_gap_is_the_hosts() {
+        check(&[(10, 16, 5)], gap(10, 16), 5);
+        check(&[(0, 10, 0), (10, 20, 2), (20, 30, 4)], gap(10, 25), 6);
+        check(&[(9, 11, 1), (11, 12, 1), (12, 13, 1), (15, 17, 2)], gap(10, 16), 4);
     }
 
     #[test]
-    fn a_delay_is_booked_at_its_end_and_reaches_back() {
-        // Stopped from 10 to 16, seen only between 17 and 18.
-        check(&[(9, 0), (17, 0), (18, 6)], gap(10, 16), 5);
-        check(&[(9, 0), (17, 0), (18, 8)], gap(10, 16), 6);
-    }
-
-    #[test]
-    fn a_delay_elsewhere_is_not() {
-        check(&[(0, 0), (5, 4), (20, 4)], gap(10, 16), 0);
-        check(&[(0, 0), (40, 0), (41, 4)], gap(10, 16), 0);
+    fn what_was_taken_at_another_time_is_not() {
+        check(&[(0, 5, 4), (16, 20, 4)], gap(10, 16), 0);
+        check(&[(0, 10, 10)], gap(10, 16), 0);
         check(&[], gap(10, 16), 0);
-        check(&[(12, 3)], gap(10, 16), 0);
     }
 
     #[test]
-    fn the_part_is_never_more_than_the_gap_or_the_delay() {
-        check(&[(0, 0), (30, 25)], gap(10, 16), 6);
-        check(&[(11, 0), (12, 1), (13, 2), (14, 2), (15, 3)], gap(10, 16), 3);
-        check(&[(10, 0), (12, 4), (14, 8)], gap(10, 15), 5);
+    fn the_part_is_never_more_than_the_gap_or_what_was_taken() {
+        check(&[(0, 30, 25)], gap(10, 16), 6);
+        check(&[(0, 30, 4)], gap(10, 16), 4);
+        check(&[(8, 12, 4), (12, 14, 2)], gap(10, 13), 3);
     }
 
     #[test]
@@ -351,12 +354,10 @@ mod tests {
                 _ => 50_000,
             };
         }
-        let mut delays = HostDelays::default();
-        for (at, total) in [(0, 0), (4, 0), (12, 0), (13, 6 * MS), (100, 6 * MS)] {
-            delays.run_delay.sample(at * MS, total);
-        }
+        let mut host = HostTime::default();
+        host.note(4 * MS, 13 * MS, 6 * MS);
         let gaps = [gaps];
-        let report = GapReport::of(&gaps, &[delays]);
+        let report = GapReport::of(&gaps, &[host]);
         let near = |found: f64, expected: f64| (found - expected).abs() <= expected * 0.002;
         assert!(near(report.p50, 50.0) && near(report.p99, 50.0), "{report:?}");
         assert!(near(report.max, 7000.0) && near(report.max_not_host, 2000.0), "{report:?}");
@@ -379,11 +380,10 @@ mod tests {
             now += 200_000;
             gaps.batch_started(now);
         }
-        let mut delays = HostDelays::default();
-        delays.run_delay.sample(now, 0);
-        delays.run_delay.sample(now + 9 * MS, 9 * MS);
+        let mut host = HostTime::default();
+        host.note(now, now + 9 * MS, 9 * MS);
         gaps.batch_started(now + 9 * MS);
-        let report = GapReport::of(&[gaps], &[delays]);
+        let report = GapReport::of(&[gaps], &[host]);
         assert!(report.max_not_host > 8990.0 && report.long_unclassified == 2, "{report:?}");
         assert!(report.share_over_1ms_not_host > 0.0, "{report:?}");
     }
@@ -401,9 +401,21 @@ mod tests {
 
     #[test]
     fn the_watch_sees_threads_of_this_process() {
-        let watch = Watch::start(&[(ThreadId::current(), Some(CoreId(0)))], 5).unwrap();
+        let watch = Watch::start(&[ThreadId::current()], 5).unwrap();
         assert_eq!(watch.finish().len(), 1);
         let report = idle_loop(None, Duration::from_millis(3)).unwrap();
         assert!(report.max >= report.p50 && report.max_not_host <= report.max, "{report:?}");
+    }
+
+    #[test]
+    fn a_sleep_is_not_the_hosts() {
+        let mut watched = Watched::of(ThreadId::current()).unwrap();
+        let origin = Instant::now();
+        let now_ns = || u64::try_from(origin.elapsed().as_nanos()).unwrap();
+        watched.look(now_ns, true).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        watched.look(now_ns, false).unwrap();
+        // Only the wait for a core after the sleep is.
+        assert!(watched.host.total_ns() <= watched.times.run_delay_ns().unwrap());
     }
 }

@@ -9,7 +9,7 @@
 //! * I2. Nothing here runs on a shard's thread but the sink, which costs what a counting sink has to.
 
 use crate::ceiling::Ceiling;
-use crate::gaps::{GapReport, HostDelays, Watch};
+use crate::gaps::{GapReport, HostTime, Watch};
 use crate::keys::{KeySampler, Keys};
 use crate::latency::{Latencies, LatencySink};
 use crate::machine::filesystem;
@@ -262,9 +262,7 @@ impl KeyedCount {
         let shards = running.shards();
         let ended_early = || running.is_ended();
         sleep(self.warm_up, &ended_early);
-        let placement = Topology::read()?.plan(&self.cores)?;
-        let threads: Vec<_> = running.shard_threads().into_iter().zip(placement.shards).collect();
-        let watch = Watch::start(&threads, running.now_ns())?;
+        let watch = Watch::start(&running.shard_threads(), running.now_ns())?;
         running.reset_metrics();
         if let Some(latencies) = latencies {
             latencies.start(running.now_ns());
@@ -279,14 +277,14 @@ impl KeyedCount {
         let warnings = running.warnings().to_vec();
         running.stop(Stop::AtNextEpoch);
         let report = running.join()?;
-        let delays = watch.finish();
+        let host = watch.finish();
         #[expect(clippy::cast_precision_loss, reason = "a run counts less than 2^53 records")]
         let records_per_second = records as f64 / seconds;
         Ok(Round {
             records_per_second,
             shards,
             report,
-            delays,
+            host,
             rss_bytes,
             latencies: latencies.map(Latencies::histogram),
             warnings,
@@ -302,7 +300,7 @@ impl KeyedCount {
         ceiling_rounds: Vec<f64>,
     ) -> KeyedCountReport {
         let gaps: Vec<_> = rounds.iter_mut().flat_map(|round| std::mem::take(&mut round.report.gaps)).collect();
-        let delays: Vec<_> = rounds.iter_mut().flat_map(|round| std::mem::take(&mut round.delays)).collect();
+        let host: Vec<_> = rounds.iter_mut().flat_map(|round| std::mem::take(&mut round.host)).collect();
         let last = rounds.last().expect("there is at least one round");
         let (shards, warnings) = (last.shards, last.warnings.clone());
         let snapshot_bytes = last.report.epochs.snapshot_bytes_total;
@@ -330,7 +328,7 @@ impl KeyedCount {
             cut_us: Quantiles::of(&all(|epochs| &epochs.cut_ns), 1e-3),
             flush_ms: Quantiles::of(&all(|epochs| &epochs.flush_us), 1e-3),
             complete_ms: Quantiles::of(&all(|epochs| &epochs.complete_us), 1e-3),
-            gap_us: GapReport::of(&gaps, &delays),
+            gap_us: GapReport::of(&gaps, &host),
             latency_us: latency.map(|latency| Quantiles::of(&latency, 1e-3)),
             snapshot_bytes,
             snapshot_bytes_written,
@@ -350,7 +348,7 @@ struct Round {
     records_per_second: f64,
     shards: u32,
     report: JobReport,
-    delays: Vec<HostDelays>,
+    host: Vec<HostTime>,
     rss_bytes: u64,
     latencies: Option<Histogram<u64>>,
     warnings: Vec<String>,

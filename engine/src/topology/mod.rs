@@ -29,4 +29,4 @@ pub use cgroup::CpuQuota;
 pub use cores::{CoreId, Cores, SHARDS_MAX};
 pub use host::{Core, KernelVersion, MEMLOCK_PER_SHARD_BYTES, Topology};
 pub use placement::Placement;
-pub use schedule::{RunDelay, ThreadId, run_delay, steal, steal_of_core};
+pub use schedule::{ThreadId, ThreadTimes};
