@@ -94,7 +94,7 @@ impl<T: Send + 'static> Source for ChannelSource<T> {
     }
 
     fn splits(&self, _: u32) -> Result<Vec<Split>> {
-        Ok(vec![Split { id: "channel".into(), position: 0_u64.to_le_bytes().to_vec(), ended: false }])
+        Ok(vec![Split { id: "channel".into(), position: 0_u64.into(), ended: false }])
     }
 
     fn open(&self, _: u32, _: u32, splits: Vec<Split>) -> Result<Self::Reader> {
@@ -151,7 +151,7 @@ impl<T: 'static> Reader for ChannelReader<T> {
     fn splits(&self, out: &mut Vec<Split>) {
         out.extend(self.split.iter().map(|split| Split {
             id: split.id.clone(),
-            position: self.taken.to_le_bytes().to_vec(),
+            position: self.taken.into(),
             ended: self.receiver.is_none(),
         }));
     }

@@ -153,7 +153,7 @@ impl<L: LineItems> FileSource<L> {
         while start < length {
             let end = length.min(start.saturating_add(self.split_bytes));
             let split = FileSplit { path: Arc::clone(&path), start, end, length };
-            out.push(Split { id: split.to_id(), position: start.to_le_bytes().to_vec(), ended: false });
+            out.push(Split { id: split.to_id().into(), position: start.into(), ended: false });
             start = end;
         }
     }

@@ -14,6 +14,7 @@ use super::{Polled, ReadContext, Reader, Source, Split, position_u64};
 use crate::items::{Items, Own};
 use crate::{Error, Result};
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 /// Default count of slices.
 const SLICES: u32 = 64;
@@ -180,7 +181,7 @@ where
 
     fn splits(&self, _: u32) -> Result<Vec<Split>> {
         Ok((0..self.slices)
-            .map(|split| Split { id: self.id(split), position: u64::from(split).to_le_bytes().to_vec(), ended: false })
+            .map(|split| Split { id: self.id(split).into(), position: u64::from(split).into(), ended: false })
             .collect())
     }
 
@@ -218,7 +219,7 @@ where
 }
 
 struct Slice {
-    id: String,
+    id: Arc<str>,
     next: u64,
     ended: bool,
 }
@@ -319,7 +320,7 @@ where
     fn splits(&self, out: &mut Vec<Split>) {
         out.extend(self.slices.iter().map(|slice| Split {
             id: slice.id.clone(),
-            position: slice.next.to_le_bytes().to_vec(),
+            position: slice.next.into(),
             ended: slice.ended,
         }));
     }

@@ -42,7 +42,7 @@ where
     }
 
     fn splits(&self, _: u32) -> Result<Vec<Split>> {
-        Ok(vec![Split { id: ID.into(), position: 0_u64.to_le_bytes().to_vec(), ended: false }])
+        Ok(vec![Split { id: ID.into(), position: 0_u64.into(), ended: false }])
     }
 
     fn open(&self, _: u32, _: u32, splits: Vec<Split>) -> Result<Self::Reader> {
@@ -99,7 +99,7 @@ where
     fn splits(&self, out: &mut Vec<Split>) {
         out.extend(self.split.iter().map(|split| Split {
             id: split.id.clone(),
-            position: self.handed_out.to_le_bytes().to_vec(),
+            position: self.handed_out.into(),
             ended: self.iter.is_none(),
         }));
     }

@@ -9,6 +9,7 @@ mod channel;
 mod file;
 mod generator;
 mod iter;
+mod position;
 mod rate;
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,7 @@ pub use channel::{ChannelReader, ChannelSource, SendError, Sender, channel};
 pub use file::{FileReader, FileSource, InvalidLines, InvalidText, LineItems};
 pub use generator::{Generator, GeneratorReader, Random};
 pub use iter::{IterReader, IterSource, iter};
+pub use position::Position;
 pub use rate::{Rated, RatedReader};
 
 use crate::items::Items;
@@ -24,14 +26,15 @@ use crate::{Error, Result};
 use millstream_state::io::Disk;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
+use std::sync::Arc;
 
 /// One part of a source's input, read in order by one shard at a time.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Split {
     /// Identity within the source, the same in every run: a path and a range, the number of a generator's slice.
-    pub id: String,
+    pub id: Arc<str>,
     /// The next record to read, in the source's own terms. Kept in every manifest.
-    pub position: Vec<u8>,
+    pub position: Position,
     /// Whether the split was read to its end.
     pub ended: bool,
 }
@@ -95,9 +98,9 @@ pub trait Source: Send + Sync + 'static {
     /// # Errors
     /// As [`splits`](Self::splits), and when input that `known` still has to read is gone or not what it was.
     fn new_splits(&self, shards: u32, known: &[Split]) -> Result<Vec<Split>> {
-        let known: HashSet<&str> = known.iter().map(|split| split.id.as_str()).collect();
+        let known: HashSet<&str> = known.iter().map(|split| &*split.id).collect();
         let mut splits = self.splits(shards)?;
-        splits.retain(|split| !known.contains(split.id.as_str()));
+        splits.retain(|split| !known.contains(&*split.id));
         Ok(splits)
     }
 
@@ -140,12 +143,11 @@ pub trait Reader: 'static {
 
 /// Reads a position that is a little-endian `u64`.
 pub(crate) fn position_u64(split: &Split) -> Result<u64> {
-    let bytes: [u8; 8] = split.position.as_slice().try_into().map_err(|_| {
+    split.position.to_u64().ok_or_else(|| {
         Error::invalid(format_args!(
             "split {}: its position has {} bytes, this source's have 8; the snapshot is from another source",
             split.id,
-            split.position.len()
+            split.position.as_bytes().len()
         ))
-    })?;
-    Ok(u64::from_le_bytes(bytes))
+    })
 }

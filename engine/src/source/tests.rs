@@ -74,7 +74,7 @@ fn splits_of_another_generator_are_refused() {
         assert!(other.open(0, 1, known.clone()).is_err());
     }
     let mut moved = known;
-    moved[1].position = 2_u64.to_le_bytes().to_vec();
+    moved[1].position = 2_u64.into();
     assert!(source(7, 4).open(0, 1, moved).is_err(), "index 2 is of slice 2");
 }
 

@@ -15,6 +15,7 @@ use memchr::{memchr, memchr_iter};
 use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Bytes of a read.
 pub(super) const BLOCK_BYTES: usize = 512 << 10;
@@ -27,7 +28,7 @@ const BLOCKS_PER_POLL: usize = 4;
 
 struct Part {
     file: FileSplit,
-    id: String,
+    id: Arc<str>,
     position: u64,
     ended: bool,
 }
@@ -289,7 +290,7 @@ impl<L: LineItems> Reader for FileReader<L> {
     fn splits(&self, out: &mut Vec<Split>) {
         out.extend(self.parts.iter().map(|part| Split {
             id: part.id.clone(),
-            position: part.position.to_le_bytes().to_vec(),
+            position: part.position.into(),
             ended: part.ended,
         }));
     }

@@ -1,7 +1,7 @@
 //! Whatever the bytes and the splits, the lines of a file are those that the standard library finds, each in one split.
 
 use super::*;
-use crate::source::{Polled, ReadContext, Reader};
+use crate::source::{Polled, Position, ReadContext, Reader};
 use millstream_state::io::sim::{SimConfig, SimDisk};
 use millstream_state::io::{BlockingDisk, Disk, Files};
 use proptest::prelude::*;
@@ -257,10 +257,8 @@ fn a_glob_finds_files_sorted_and_absolute_and_names_what_it_cannot_take() {
 
 /// Restores with `known` positions over files as they are now; the new splits or the error, as text.
 fn new_splits(known: &[(&str, u64, bool)], now: &[(&str, u64)]) -> String {
-    let known: Vec<Split> = known
-        .iter()
-        .map(|&(id, position, ended)| Split { id: id.into(), position: position.to_le_bytes().to_vec(), ended })
-        .collect();
+    let known: Vec<Split> =
+        known.iter().map(|&(id, position, ended)| Split { id: id.into(), position: position.into(), ended }).collect();
     let listed: Vec<(PathBuf, u64)> = now.iter().map(|&(name, bytes)| (name.into(), bytes)).collect();
     match source(&listed, 4).new_splits(1, &known) {
         Ok(splits) => splits.into_iter().map(|split| split.id).collect::<Vec<_>>().join(" "),
@@ -283,7 +281,7 @@ fn after_a_restore_only_files_that_are_new_are_listed_and_changed_ones_refused()
 #[test]
 fn a_position_outside_its_split_is_refused() {
     for position in [&[1, 2, 3][..], &3_u64.to_le_bytes(), &99_u64.to_le_bytes()] {
-        let split = Split { id: "a@4-8/9".into(), position: position.to_vec(), ended: false };
+        let split = Split { id: "a@4-8/9".into(), position: Position::new(position), ended: false };
         assert!(source(&[], 4).open(0, 1, vec![split]).is_err());
     }
 }
