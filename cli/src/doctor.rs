@@ -7,8 +7,10 @@
 //! that is not ok names the command that repairs it.
 
 use clap::Args;
-use io_uring::IoUring;
-use millstream::topology::{Cores, KernelVersion, MEMLOCK_PER_SHARD_BYTES, Placement, Topology};
+use millstream::topology::{
+    Cores, KernelVersion, MEMLOCK_FIX, MEMLOCK_PER_SHARD_BYTES, OPEN_FILES_FIX, Placement, RingRefusal, Topology,
+    try_ring,
+};
 use millstream_bench::machine::{self, Filesystem};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -143,9 +145,7 @@ struct Facts {
     cores: Cores,
     placement: Result<Placement, String>,
     /// Whether a ring could be set up.
-    ring: Result<(), Refusal>,
-    /// `kernel.io_uring_disabled`; `None` on kernels without it.
-    io_uring_disabled: Option<u8>,
+    ring: Result<(), RingRefusal>,
     state_dir: StateDir,
     /// Soft and hard limit of open files; `None` when unlimited.
     open_files: (Option<u64>, Option<u64>),
@@ -196,8 +196,7 @@ impl Facts {
         Ok(Self {
             placement,
             cores: args.cores.clone(),
-            ring: IoUring::new(8).map(drop).map_err(Refusal::from),
-            io_uring_disabled: text("/proc/sys/kernel/io_uring_disabled").and_then(|text| text.trim().parse().ok()),
+            ring: try_ring(),
             state_dir: StateDir::gather(&args.state_dir),
             open_files: (limit.current, limit.maximum),
             transparent_huge_pages: seen.transparent_huge_pages,
@@ -246,7 +245,7 @@ fn try_direct(directory: &Path) -> (Result<(), Refusal>, Result<(), Refusal>) {
 fn diagnose(facts: &Facts) -> Vec<Finding> {
     let mut findings = vec![
         kernel(facts.topology.kernel),
-        io_uring(&facts.ring, facts.io_uring_disabled),
+        io_uring(facts.ring),
         memlock(facts.topology.memlock_bytes, facts.shards()),
     ];
     findings.extend(state_dir(&facts.state_dir));
@@ -276,43 +275,13 @@ fn kernel(version: KernelVersion) -> Finding {
     }
 }
 
-fn io_uring(ring: &Result<(), Refusal>, disabled: Option<u8>) -> Finding {
+fn io_uring(ring: Result<(), RingRefusal>) -> Finding {
     let check = "io_uring";
-    let Err(Refusal { errno, text }) = ring else { return Finding::ok(check, "a ring can be set up") };
-    let sysctl = "sudo sysctl -w kernel.io_uring_disabled=0 (to keep it: echo kernel.io_uring_disabled=0 | sudo tee \
-                  /etc/sysctl.d/60-millstream.conf)";
-    let seccomp = "run the container with a seccomp profile that allows io_uring_setup, io_uring_enter and \
-                   io_uring_register, or with --security-opt seccomp=unconfined (Docker, Podman), or \
-                   securityContext.seccompProfile.type=Unconfined (Kubernetes)";
-    match (*errno, disabled) {
-        (_, Some(2)) => Finding::problem(check, "switched off for everybody (kernel.io_uring_disabled=2)", sysctl),
-        (Errno::PERM | Errno::ACCESS, Some(1)) => {
-            let fix = format!("{sysctl}; or put the user into the group named by kernel.io_uring_group");
-            Finding::problem(check, "switched off for this user (kernel.io_uring_disabled=1)", fix)
-        }
-        (Errno::PERM | Errno::ACCESS, _) => {
-            let found =
-                format!("forbidden ({text}) although the kernel has it on: a seccomp filter, as containers have");
-            Finding::problem(check, found, seccomp)
-        }
-        (Errno::NOSYS, _) => {
-            let fix = format!("in a container, {seccomp}; on a host, boot a kernel built with CONFIG_IO_URING");
-            Finding::problem(
-                check,
-                format!("not there ({text}): the kernel lacks it, or a seccomp filter hides it"),
-                fix,
-            )
-        }
-        (Errno::NOMEM, _) => Finding::problem(check, format!("no memory for a ring ({text})"), MEMLOCK_FIX),
-        (Errno::MFILE | Errno::NFILE, _) => {
-            Finding::problem(check, format!("no descriptor for a ring ({text})"), OPEN_FILES_FIX)
-        }
-        _ => Finding::problem(check, format!("a ring cannot be set up: {text}"), "see `man 2 io_uring_setup`"),
+    match ring {
+        Ok(()) => Finding::ok(check, "a ring can be set up"),
+        Err(refusal) => Finding::problem(check, refusal.found(), refusal.fix()),
     }
 }
-
-const MEMLOCK_FIX: &str = "ulimit -l unlimited (to keep it: scripts/tune-host --apply as root, then log in again; in a \
-                           service unit LimitMEMLOCK=infinity; in a container --ulimit memlock=-1)";
 
 fn memlock(limit: Option<u64>, shards: u64) -> Finding {
     let check = "memlock";
@@ -413,9 +382,6 @@ fn quota(topology: &Topology, shards: u64) -> Option<Finding> {
     Some(Finding::warning(check, found, fix))
 }
 
-const OPEN_FILES_FIX: &str = "ulimit -n 65536 (to keep it: scripts/tune-host --apply as root, then log in again; in a \
-                              service unit LimitNOFILE=65536)";
-
 fn open_files((soft, hard): (Option<u64>, Option<u64>), shards: u64) -> Finding {
     let check = "open files";
     let wanted = OPEN_FILES_BASE + OPEN_FILES_PER_SHARD * shards;
@@ -503,7 +469,6 @@ mod tests {
             cores: Cores::auto(),
             topology,
             ring: Ok(()),
-            io_uring_disabled: Some(0),
             state_dir: StateDir {
                 tried: PathBuf::from("/data"),
                 filesystem: Some(filesystem("ext4")),
@@ -559,28 +524,16 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_ring_is_explained_by_who_refused_it() {
-        let refused = |errno: Errno, disabled| {
-            move |facts: &mut Facts| {
-                facts.ring = Err(errno.into());
-                facts.io_uring_disabled = disabled;
-            }
-        };
-        let problem = Level::Problem;
+    fn a_refused_ring_is_a_problem_with_its_cause_and_remedy() {
+        let refused = |errno: Errno| RingRefusal::new(&errno.into(), Some(0));
         check(
-            refused(Errno::PERM, Some(2)),
+            |facts| facts.ring = Err(refused(Errno::PERM)),
             "io_uring",
-            problem,
-            "for everybody",
-            "sysctl -w kernel.io_uring_disabled=0",
+            Level::Problem,
+            "a seccomp filter",
+            "--security-opt seccomp=unconfined",
         );
-        check(refused(Errno::PERM, Some(1)), "io_uring", problem, "for this user", "kernel.io_uring_group");
-        check(refused(Errno::PERM, Some(0)), "io_uring", problem, "seccomp", "--security-opt seccomp=unconfined");
-        check(refused(Errno::PERM, None), "io_uring", problem, "seccomp", "Kubernetes");
-        check(refused(Errno::NOSYS, None), "io_uring", problem, "not there", "CONFIG_IO_URING");
-        check(refused(Errno::NOMEM, Some(0)), "io_uring", problem, "no memory", "ulimit -l unlimited");
-        check(refused(Errno::MFILE, Some(0)), "io_uring", problem, "no descriptor", "ulimit -n");
-        check(refused(Errno::FAULT, Some(0)), "io_uring", problem, "cannot be set up", "man 2 io_uring_setup");
+        check(|facts| facts.ring = Err(refused(Errno::MFILE)), "io_uring", Level::Problem, "descriptors", "ulimit -n");
     }
 
     #[test]
@@ -657,7 +610,7 @@ mod tests {
     #[test]
     fn json_has_a_verdict_and_a_fix_where_one_is_needed() {
         let mut facts = healthy();
-        facts.ring = Err(Errno::PERM.into());
+        facts.ring = Err(RingRefusal::new(&Errno::PERM.into(), Some(0)));
         let json = serde_json::to_value(Report::of(diagnose(&facts))).unwrap();
         assert_eq!(json["ok"], false);
         let finding = |check| json["findings"].as_array().unwrap().iter().find(|finding| finding["check"] == check);

@@ -62,6 +62,10 @@ pub(crate) fn prepare(
 ) -> Result<Launch> {
     config.validate()?;
     let committers = job.committers()?;
+    if config.state_dir.as_ref().is_some_and(|path| !files().exists(path)) {
+        // A job whose input is missing leaves no directory behind: the input is looked for before one is made.
+        deal_splits(&job, shards, &Manifest::empty(&job.name, config.key_groups, shards))?;
+    }
     let dir = config.state_dir.as_ref().map(|path| open_dir(config, &job, shards, files(), path)).transpose()?;
     let manifest = match &dir {
         Some(dir) => dir.load(dir.restore_epoch())?,

@@ -2,6 +2,7 @@
 
 use super::cgroup::{self, CpuQuota};
 use super::cores::{CoreId, parse_list};
+use super::ring::MEMLOCK_FIX;
 use millstream_state::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -109,8 +110,7 @@ impl Topology {
     pub fn check_memlock(&self) -> Result<()> {
         match self.memlock_bytes {
             Some(bytes) if bytes < MEMLOCK_PER_SHARD_BYTES => Err(Error::invalid(format_args!(
-                "the memlock limit is {} KiB, io_uring needs {} KiB per shard; raise it: `ulimit -l unlimited`, or \
-                 `LimitMEMLOCK=infinity` in the service unit, or run `millstream doctor`",
+                "the memlock limit is {} KiB, io_uring needs {} KiB per shard; to repair it: {MEMLOCK_FIX}",
                 bytes >> 10,
                 MEMLOCK_PER_SHARD_BYTES >> 10
             ))),

@@ -23,10 +23,12 @@ mod cgroup;
 mod cores;
 mod host;
 mod placement;
+mod ring;
 mod schedule;
 
 pub use cgroup::CpuQuota;
 pub use cores::{CoreId, Cores, SHARDS_MAX};
 pub use host::{Core, KernelVersion, MEMLOCK_PER_SHARD_BYTES, Topology};
 pub use placement::Placement;
+pub use ring::{MEMLOCK_FIX, OPEN_FILES_FIX, RingRefusal, check_ring, try_ring};
 pub use schedule::{ThreadId, ThreadTimes};

@@ -94,7 +94,12 @@ fn read_small<T>(
     file: &Path,
     decode: impl FnOnce(&[u8]) -> std::result::Result<T, BadFormat>,
 ) -> Result<T> {
-    let bytes = files.read(file).map_err(|error| unavailable(file, &error))?;
+    let bytes = files.read(file).map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            Error::invalid(format_args!("{}: the state directory must be readable: {error}", file.display()))
+        }
+        _ => unavailable(file, &error),
+    })?;
     decode(&bytes).map_err(|bad| Error::corrupt(format_args!("{}, {bad}", file.display())))
 }
 
