@@ -7,7 +7,7 @@ use std::fmt;
 pub(crate) const OK: u8 = 0;
 /// `doctor`: a job cannot run here. `bench quick`: the output is wrong.
 pub(crate) const CHECK_FAILED: u8 = 1;
-/// Bad usage, settings, job or input. As clap uses it.
+/// Bad usage, settings, job or input, or a host that does not give what is needed. As clap uses it.
 pub(crate) const INVALID: u8 = 2;
 /// A snapshot has bad bytes.
 pub(crate) const CORRUPT: u8 = 3;
@@ -30,7 +30,7 @@ pub(crate) const HELP: &str = "\
 Exit codes:
     0  done
     1  doctor: a job cannot run here; bench quick: the output is wrong
-    2  usage, settings, job or input are wrong: nothing was started, nothing modified
+    2  usage, settings, job, input or the host's set-up are wrong: nothing was started, nothing modified
     3  a snapshot has bad bytes: restore another one
     4  disk or host failed: the job stopped at its last complete epoch; run it again
     5  a limit was reached: raise what the message names, then run it again
@@ -96,6 +96,16 @@ mod tests {
         let documented: Vec<u8> =
             HELP.lines().skip(1).filter_map(|line| line.split_ascii_whitespace().next()?.parse().ok()).collect();
         assert_eq!(documented, codes);
+    }
+
+    #[test]
+    fn the_readme_has_the_same_table() {
+        let squeezed = |line: &str| line.split_ascii_whitespace().collect::<Vec<_>>().join(" ");
+        let readme = include_str!("../../README.md").lines().filter_map(|line| {
+            let (code, what) = line.strip_prefix("| ")?.strip_suffix(" |")?.split_once(" | ")?;
+            code.trim().parse::<u8>().is_ok().then(|| squeezed(&format!("{code} {what}")).replace('`', ""))
+        });
+        assert_eq!(readme.collect::<Vec<_>>(), HELP.lines().skip(1).map(squeezed).collect::<Vec<_>>());
     }
 
     #[test]

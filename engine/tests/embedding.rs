@@ -270,6 +270,28 @@ fn state_above_the_memory_limit_stops_the_job_and_names_the_setting() {
     is_exhausted(&durable(dir.path()), job, "process.balance");
 }
 
+#[test]
+fn a_value_above_the_limit_stops_the_job_at_a_complete_epoch_and_names_state_and_source() {
+    const TEXT: ValueState<String> = ValueState::named("text");
+    let dir = tempfile::tempdir().unwrap();
+    let job = |longest: usize| {
+        Job::named("long")
+            .source(Generator::new(1, |index, _: &mut Random| index).count(100))
+            .key_by(|key: &u64| *key)
+            .process_with("process", TEXT, move |text: &mut Option<String>, key: u64, _, _: &mut Out<u64>| {
+                *text = Some("x".repeat(if key == 50 { longest } else { 10 }));
+            })
+            .sink(Discard::counting())
+    };
+    let error = Engine::start(durable(dir.path()), job(2 << 20)).unwrap().join().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Exhausted, "{error}");
+    let message = error.message();
+    assert!(message.contains("process.text") && message.contains("a value of 2097"), "{message}");
+    assert!(message.contains("above the limit of"), "{message}");
+    // Nothing is lost: with values that fit, the same directory goes on to the end.
+    assert_eq!(Engine::start(durable(dir.path()), job(100)).unwrap().join().unwrap().records_in, 100);
+}
+
 #[track_caller]
 fn is_exhausted(config: &EngineConfig, job: Job, state: &str) {
     let config = config.clone().state_memory_bytes_per_core(4 << 20);

@@ -57,7 +57,8 @@ impl Outbox {
     #[cold]
     fn refuse(&self) {
         Faults::fail(Error::exhausted(format_args!(
-            "a record of {} encoded bytes is above the limit of {} for one record at an exchange; raise exchange_bytes_per_shard",
+            "a record of {} encoded bytes is above the limit of {} for one record at an exchange; raise --exchange-size \
+             (exchange_bytes_per_shard)",
             self.scratch.len(),
             self.ring_bytes
         )));
