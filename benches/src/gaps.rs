@@ -9,7 +9,8 @@
 //! Invariants
 //! * I1. A moment is nanoseconds of one clock, the same for gaps and delays.
 //! * I2. The host's part of a gap never exceeds the gap, nor what was taken between the looks that it overlaps.
-//! * I3. Time in which the thread slept is ours, but for its run delay; so is a long gap of which nobody saw anything taken.
+//! * I3. Time in which the thread slept is ours, but for its run delay and for what the watch itself lost in its own sleep at
+//!   the same time: a host that stops all cores makes both wake late. So is a long gap of which nobody saw anything taken.
 //!
 //! Cost: the shard pays a clock reading and a histogram increment per batch; the watch 2 us per shard and millisecond.
 
@@ -26,6 +27,8 @@ use std::time::{Duration, Instant};
 const WATCH_INTERVAL: Duration = Duration::from_millis(1);
 /// Once in so many looks the thread's sleeps are counted even if nothing seems to be taken.
 const LOOKS_PER_COUNT: u32 = 16;
+/// The kernel's slack for timers, and the way through the scheduler.
+const WAKE_UP: Duration = Duration::from_micros(100);
 /// What a look at a running thread may be wrong by; below this nothing was taken.
 const NOISE_NS: u64 = 20_000;
 
@@ -90,8 +93,9 @@ impl Watched {
         Ok(Self { times, last: None, sleeps, host: HostTime::default() })
     }
 
-    /// Looks at the thread; `count` says whether to count its sleeps in any case.
-    fn look(&mut self, now_ns: impl Fn() -> u64, count: bool) -> Result<()> {
+    /// Looks at the thread; `count` says whether to count its sleeps in any case, `stopped_ns` for how long all cores seem to
+    /// have stood since the last look.
+    fn look(&mut self, now_ns: impl Fn() -> u64, count: bool, stopped_ns: u64) -> Result<()> {
         let run_delay_ns = self.times.run_delay_ns()?;
         let before_ns = now_ns();
         let cpu_ns = self.times.cpu_ns()?;
@@ -105,10 +109,37 @@ impl Watched {
                 let sleeps = self.times.sleeps()?;
                 slept = std::mem::replace(&mut self.sleeps, sleeps) != sleeps;
             }
-            let taken_ns = if slept { stood_ns.min(delay_ns) } else { stood_ns };
+            let taken_ns = if slept { stood_ns.min(delay_ns + stopped_ns) } else { stood_ns };
             self.host.note(last_ns, after_ns, taken_ns);
         }
         Ok(())
+    }
+}
+
+/// The sleep of the watch itself, which tells when no core ran.
+struct Nap {
+    /// `None` where the thread's own times cannot be read: then nothing is told.
+    times: Option<ThreadTimes>,
+}
+
+impl Nap {
+    /// For the calling thread.
+    fn new() -> Self {
+        Self { times: ThreadTimes::of(ThreadId::current()).ok() }
+    }
+
+    /// Sleeps for [`WATCH_INTERVAL`]; by how much longer it took, without the wait for a core of the guest.
+    fn take(&self) -> u64 {
+        let run_delay_ns = || self.times.as_ref().and_then(|times| times.run_delay_ns().ok());
+        let before_ns = run_delay_ns();
+        let asleep = Instant::now();
+        std::thread::sleep(WATCH_INTERVAL);
+        let late = asleep.elapsed().saturating_sub(WATCH_INTERVAL + WAKE_UP);
+        let late_ns = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);
+        match (before_ns, run_delay_ns()) {
+            (Some(before_ns), Some(after_ns)) => late_ns.saturating_sub(after_ns - before_ns),
+            _ => 0,
+        }
     }
 }
 
@@ -132,16 +163,18 @@ impl Watch {
         let told = Arc::clone(&stop);
         let watch = move || {
             let now = || now_ns + u64::try_from(origin.elapsed().as_nanos()).expect("a run is shorter than 500 years");
+            let nap = Nap::new();
+            let mut stopped_ns = 0;
             for look in 0u32.. {
                 for thread in &mut watched {
                     // Nothing is taken from a thread that has ended.
-                    let _ = thread.look(now, look % LOOKS_PER_COUNT == 0);
+                    let _ = thread.look(now, look % LOOKS_PER_COUNT == 0, stopped_ns);
                 }
                 // After the last look, so that what was taken up to the end of the run is seen.
                 if told.load(Ordering::Acquire) {
                     break;
                 }
-                std::thread::sleep(WATCH_INTERVAL);
+                stopped_ns = nap.take();
             }
             watched.into_iter().map(|thread| thread.host).collect()
         };
@@ -412,10 +445,15 @@ mod tests {
         let mut watched = Watched::of(ThreadId::current()).unwrap();
         let origin = Instant::now();
         let now_ns = || u64::try_from(origin.elapsed().as_nanos()).unwrap();
-        watched.look(now_ns, true).unwrap();
+        watched.look(now_ns, true, 0).unwrap();
         std::thread::sleep(Duration::from_millis(20));
-        watched.look(now_ns, false).unwrap();
+        watched.look(now_ns, false, 0).unwrap();
         // Only the wait for a core after the sleep is.
-        assert!(watched.host.total_ns() <= watched.times.run_delay_ns().unwrap());
+        let taken_ns = watched.host.total_ns();
+        assert!(taken_ns <= watched.times.run_delay_ns().unwrap());
+        // And the time in which no core ran.
+        std::thread::sleep(Duration::from_millis(20));
+        watched.look(now_ns, false, 7 * MS).unwrap();
+        assert!(watched.host.total_ns() >= taken_ns + 7 * MS);
     }
 }
