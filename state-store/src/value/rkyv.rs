@@ -77,13 +77,13 @@ impl<T> Archivable for T where
 /// Which of the two:
 ///
 /// * `#[derive(Record)]` wherever it can be had. A field is read without looking at the rest (7 ns, whatever the size),
-///   encoding takes half the time (18 ns against 35), values are migrated when fields come and go, tools show them as JSON.
+///   encoding takes half the time (18 ns against 35), their fields stand in the snapshot's schema, tools show them as JSON.
 /// * `Rkyv<T>` for a type that derives rkyv's traits already, or that needs what rkyv has and the derive has not: maps,
 ///   boxes, recursion, types of other crates through `#[rkyv(with = ..)]`. Every read checks the whole value (20 ns at
 ///   92 bytes, 259 ns at 812); rebuilding it whole is a little faster than the derive's. So keep large ones where they are
 ///   rebuilt anyway, and make them a field of a derived struct when only a part of it needs rkyv.
 ///
-/// Such a value is opaque to the engine: tools show it as hex, and it is not migrated. Its identity in snapshots is the
+/// Such a value is opaque to the engine: tools show it as hex. Its identity in snapshots is the
 /// name of the type, without its path, and the size of the archived type. After a change of fields that keeps both, give
 /// the type another name: a restore checks all values and refuses those that are none of the type of today, but old bytes
 /// that happen to pass are read as if they were new.
