@@ -299,3 +299,19 @@ fn is_exhausted(config: &EngineConfig, job: Job, state: &str) {
     assert_eq!(error.kind(), ErrorKind::Exhausted, "{error}");
     assert!(error.message().contains(state) && error.message().contains("state-memory"), "{error}");
 }
+
+#[test]
+fn many_small_files_do_not_each_wait_until_an_idle_shard_looks_again() {
+    // On the build's own disk, for O_DIRECT; a memory file system answers before anybody sleeps.
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    for n in 0..400 {
+        std::fs::write(dir.path().join(n.to_string()), "line\n").unwrap();
+    }
+    let (collected, sink) = collect::<usize>();
+    let lines = FileSource::lines(dir.path().join("*").display().to_string());
+    let job = Job::named("files").source(lines).map(str::len).sink(sink);
+    let begun = std::time::Instant::now();
+    Engine::start(config(), job).unwrap().join().unwrap();
+    assert_eq!(collected.to_vec(), [4; 400]);
+    assert!(begun.elapsed() < Duration::from_secs(3), "took {:?}", begun.elapsed());
+}

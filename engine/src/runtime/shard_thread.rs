@@ -166,7 +166,7 @@ async fn poll_ring() {
     glommio::timer::sleep(Duration::from_micros(1)).await;
 }
 
-/// Sleeps until the bell rings, or something is due; looks once more for work after declaring the shard asleep.
+/// Sleeps until the bell rings, a request of the disk ends, or something is due; looks once more for work after declaring the shard asleep.
 async fn park(link: &mut ShardLink, actor: &mut ShardActor, disk: &mut DmaDisk, due_ns: Option<u64>, now_ns: u64) {
     let bell = &link.bells[link.shard as usize];
     bell.fall_asleep();
@@ -174,7 +174,9 @@ async fn park(link: &mut ShardLink, actor: &mut ShardActor, disk: &mut DmaDisk, 
     let turned = actor.turn(&mut TurnInput { disk, clock: &link.clock, flag });
     if matches!(turned, Turned::Idle { .. }) && link.commands.is_empty() {
         let pause = due_ns.map_or(PARK_MAX, |due| Duration::from_nanos(due.saturating_sub(now_ns)).min(PARK_MAX));
-        future::or(bell.wait(), async {
+        // Requests end while this task is suspended, and only then: none is missed between the look and here.
+        let called = future::or(bell.wait(), disk.ended());
+        future::or(called, async {
             glommio::timer::sleep(pause).await;
         })
         .await;

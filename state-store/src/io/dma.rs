@@ -18,10 +18,12 @@ use rustix::fs::{Mode, OFlags};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
+use std::future::poll_fn;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::task::{Poll, Waker};
 
 /// Most bytes of one read on the ring: a longer [`Request::Read`] is several at once. Below what every block device
 /// takes in one piece, because glommio does not split.
@@ -49,6 +51,9 @@ struct Shared {
     opened_count: u32,
     /// `None` while the request is under way.
     requests: BTreeMap<u64, Option<io::Result<Done>>>,
+    ended_count: u64,
+    /// Who waits in [`DmaDisk::ended`].
+    waiting: Option<Waker>,
 }
 
 impl DmaDisk {
@@ -59,6 +64,21 @@ impl DmaDisk {
     pub fn new() -> Self {
         assert!(glommio::executor().id() > 0, "a DmaDisk is made on its shard's executor");
         Self { shared: Rc::default(), spares: VecDeque::new(), submitted_count: 0 }
+    }
+
+    /// Waits until a request ends that had not when this was called: what a shard with nothing else to do sleeps on. One
+    /// waits at a time; a later call takes an earlier one's place.
+    pub fn ended(&self) -> impl Future<Output = ()> + use<> {
+        let shared = Rc::clone(&self.shared);
+        let before = shared.borrow().ended_count;
+        poll_fn(move |cx| {
+            let mut shared = shared.borrow_mut();
+            if shared.ended_count != before {
+                return Poll::Ready(());
+            }
+            shared.waiting = Some(cx.waker().clone());
+            Poll::Pending
+        })
     }
 
     fn aligned(&mut self, bytes: usize) -> DmaBuffer {
@@ -281,7 +301,12 @@ impl Disk for DmaDisk {
         let shared = Rc::clone(&self.shared);
         glommio::spawn_local(async move {
             let ended = run(&shared, request).await;
-            shared.borrow_mut().requests.insert(token, Some(ended));
+            let mut shared = shared.borrow_mut();
+            shared.requests.insert(token, Some(ended));
+            shared.ended_count += 1;
+            if let Some(waker) = shared.waiting.take() {
+                waker.wake();
+            }
         })
         .detach();
         Token(token)
@@ -388,6 +413,30 @@ mod tests {
                 finish(&mut disk, Request::Read { file, offset: (2 << 20) - 8192, bytes: 1 << 20 }).await.unwrap();
             assert!(matches!(read, Done::Read(_, 8192)), "the file ends there: {read:?}");
             assert_eq!(disk.in_flight(), 0);
+        });
+    }
+
+    #[test]
+    fn who_waits_for_the_disk_is_woken_by_every_request_that_ends_and_by_nothing_else() {
+        on_an_executor(async || {
+            let dir = directory();
+            let mut disk = DmaDisk::new();
+            let is_woken_within = async |disk: &DmaDisk, time| {
+                let (ended, begun) = (disk.ended(), std::time::Instant::now());
+                let timeout = glommio::timer::timeout(time, async {
+                    ended.await;
+                    Ok::<_, GlommioError<()>>(())
+                });
+                // A look when the time is over finds the end too.
+                timeout.await.is_ok() && begun.elapsed() < time
+            };
+            let long = std::time::Duration::from_secs(5);
+            for path in [dir.path().join("file"), PathBuf::from("/nowhere/at/all")] {
+                let token = disk.submit(Request::Create { path, bytes: 4096 });
+                assert!(is_woken_within(&disk, long).await);
+                assert!(!is_woken_within(&disk, std::time::Duration::from_millis(5)).await, "not taken is no end");
+                assert!(disk.take(token).is_some());
+            }
         });
     }
 
