@@ -311,14 +311,17 @@ pub fn idle_loop(core: Option<CoreId>, duration: Duration) -> Result<GapReport> 
     let origin = Instant::now();
     let now_ns = move || u64::try_from(origin.elapsed().as_nanos()).unwrap_or(u64::MAX);
     let end_ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-    let (watched, ready) = std::sync::mpsc::channel();
+    let (here, loops_thread) = std::sync::mpsc::channel();
+    let (watched, begin) = std::sync::mpsc::channel::<()>();
     let spin = move || {
         if let Some(core) = core {
             core_affinity::set_for_current(core_affinity::CoreId { id: core.0 as usize });
         }
         let mut gaps = GapHistogram::default();
-        // Who asked has gone only if the watch could not be started; the loop ends by itself.
-        let _ = watched.send(ThreadId::current());
+        // Whoever asked has gone only if the watch could not be started: then there is nothing to be done.
+        if here.send(ThreadId::current()).is_err() || begin.recv().is_err() {
+            return gaps;
+        }
         let mut now = now_ns();
         let until = now.saturating_add(end_ns);
         while now < until {
@@ -329,8 +332,11 @@ pub fn idle_loop(core: Option<CoreId>, duration: Duration) -> Result<GapReport> 
     };
     let builder = std::thread::Builder::new().name("idle-loop".to_owned());
     let thread = builder.spawn(spin).map_err(|why| Error::unavailable(format_args!("idle loop: {why}")))?;
-    let shard = ready.recv().map_err(|_| Error::unavailable("the idle loop has ended before it began"))?;
+    let ended = |_| Error::unavailable("the idle loop has ended before it began");
+    let shard = loops_thread.recv().map_err(ended)?;
     let watch = Watch::start(&[shard], now_ns())?;
+    // A loop that has ended is told by the join.
+    let _ = watched.send(());
     let gaps = thread.join().expect("the loop does not panic");
     Ok(GapReport::of(&[gaps], &watch.finish()))
 }

@@ -262,7 +262,15 @@ impl KeyedCount {
         let shards = running.shards();
         let ended_early = || running.is_ended();
         sleep(self.warm_up, &ended_early);
-        let watch = Watch::start(&running.shard_threads(), running.now_ns())?;
+        let watch = match Watch::start(&running.shard_threads(), running.now_ns()) {
+            Ok(watch) => watch,
+            // The threads of a job that has failed are gone; its own error says why.
+            Err(_) if running.is_ended() => {
+                running.join()?;
+                return Err(Error::unavailable("the job has ended before it could be measured"));
+            }
+            Err(why) => return Err(why),
+        };
         running.reset_metrics();
         if let Some(latencies) = latencies {
             latencies.start(running.now_ns());
