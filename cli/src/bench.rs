@@ -6,6 +6,7 @@
 mod quick;
 
 use crate::exit::{self, Result};
+use crate::out;
 use clap::{Args, Subcommand};
 use millstream::topology::{Cores, Topology};
 use millstream_bench::ceiling::Ceiling;
@@ -145,7 +146,7 @@ fn ceiling(args: &CeilingArgs) -> Result {
     let CountArgs { cores, keys, distribution, duration, warm_up, seed } = args.count.clone();
     let topology = Topology::read()?;
     let placement = topology.plan(&cores)?;
-    placement.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+    placement.warnings.iter().for_each(|warning| out::say(format_args!("warning: {warning}")));
     let keys = distribution.over(keys)?;
     let report = Ceiling { placement, keys, warm_up, duration, seed }.run()?;
     let row = [
@@ -185,7 +186,7 @@ fn keyed_count(args: &KeyedCountArgs) -> Result {
     };
     let directory = run.directory()?;
     let report = run.run()?;
-    report.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+    report.warnings.iter().for_each(|warning| out::say(format_args!("warning: {warning}")));
     let shown = report.table();
     keep("keyed-count", started, &topology, Some(&directory), report, &shown, &args.out)
 }
@@ -202,13 +203,13 @@ pub(crate) fn keep<T: Serialize>(
 ) -> Result {
     let file = ResultFile::new(benchmark, started, Machine::read(topology, state_dir), result);
     if file.machine.debug_build {
-        eprintln!("warning: built without optimization; the figures mean nothing (cargo run --release)");
+        out::say("warning: built without optimization; the figures mean nothing (cargo run --release)");
     }
     let path = file.write(out.out.as_deref())?;
     if out.json {
-        print!("{}", file.to_json());
+        out::result(file.to_json())?;
     } else {
-        println!("{shown}\n\nresult in {}", path.display());
+        out::result(format_args!("{shown}\n\nresult in {}\n", path.display()))?;
     }
     Ok(exit::OK)
 }

@@ -6,6 +6,8 @@
 //! Three levels: *problem*, a job does not start or is not safe; *warning*, it runs slower or stalls; *ok*. Every finding
 //! that is not ok names the command that repairs it.
 
+use crate::exit::{self, Failure};
+use crate::out;
 use clap::Args;
 use millstream::topology::{
     Cores, KernelVersion, MEMLOCK_FIX, MEMLOCK_PER_SHARD_BYTES, OPEN_FILES_FIX, Placement, RingRefusal, Topology,
@@ -17,7 +19,6 @@ use rustix::io::Errno;
 use serde::Serialize;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 /// The oldest kernel on which the runtime's io_uring operations exist.
 const KERNEL_MIN: KernelVersion = KernelVersion::new(5, 8);
@@ -49,21 +50,15 @@ pub(crate) struct DoctorArgs {
 }
 
 /// Looks at the host, prints what it found, and returns 0 when nothing is a problem, otherwise 1.
-pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
-    let facts = match Facts::gather(args) {
-        Ok(facts) => facts,
-        Err(error) => {
-            eprintln!("millstream doctor: {error}");
-            return ExitCode::FAILURE;
-        }
-    };
+pub(crate) fn run(args: &DoctorArgs) -> exit::Result {
+    let facts = Facts::gather(args).map_err(|error| Failure::new(exit::CHECK_FAILED, error))?;
     let report = Report::of(diagnose(&facts));
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&report).expect("findings are plain text"));
+        out::result(format_args!("{}\n", serde_json::to_string_pretty(&report).expect("findings are plain text")))?;
     } else {
-        print!("{}", report.to_text());
+        out::result(report.to_text())?;
     }
-    if report.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    Ok(if report.ok { exit::OK } else { exit::CHECK_FAILED })
 }
 
 /// How bad a finding is.

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 mod bench;
 mod doctor;
 mod exit;
+mod out;
 mod progress;
 mod run;
 mod snapshot;
@@ -48,7 +49,7 @@ Examples:
 
 fn main() -> ExitCode {
     match Cli::parse().command {
-        Command::Doctor(args) => doctor::run(&args),
+        Command::Doctor(args) => finish(args.json, doctor::run(&args)),
         Command::Run(run) => finish(run.json(), run.run()),
         Command::Snapshot(snapshot) => finish(snapshot.json(), snapshot.run()),
         Command::Bench(bench) => finish(bench.json(), bench.run()),
@@ -61,9 +62,10 @@ fn finish(json: bool, result: exit::Result) -> ExitCode {
         let Failure { code, message } = &failure;
         if json {
             let error = serde_json::json!({ "kind": failure.kind(), "message": message, "exit_code": code });
-            println!("{}", serde_json::json!({ "ok": false, "error": error }));
+            // It has failed already: a second failure to say so changes nothing.
+            let _ = out::result(format_args!("{}\n", serde_json::json!({ "ok": false, "error": error })));
         }
-        eprintln!("error: {message}");
+        out::say(format_args!("error: {message}"));
         *code
     });
     ExitCode::from(code)

@@ -1,5 +1,6 @@
 //! How a running job is shown: a bar on a terminal, a line a second when asked for, or nothing.
 
+use crate::out;
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
 use millstream::LiveMetrics;
@@ -58,15 +59,15 @@ impl Progress {
     /// Says something in between.
     pub(crate) fn say(&self, what: &str) {
         match &self.out {
-            Out::Bar(bar) => bar.suspend(|| eprintln!("{what}")),
-            Out::Lines | Out::Nothing => eprintln!("{what}"),
+            Out::Bar(bar) => bar.suspend(|| out::say(what)),
+            Out::Lines | Out::Nothing => out::say(what),
         }
     }
 
     /// Shows the counters, unless it is too early for that.
     pub(crate) fn show(&mut self, now: &LiveMetrics) {
         if !self.is_started && now.records_in > 0 && matches!(self.out, Out::Lines) {
-            eprintln!("started: the first lines are read");
+            out::say("started: the first lines are read");
             self.is_started = true;
         }
         let every = match self.out {
@@ -92,7 +93,7 @@ impl Progress {
                 bar.set_message(text);
                 bar.tick();
             }
-            Out::Lines => eprintln!("{:6.1} s  {text}", self.began.elapsed().as_secs_f64()),
+            Out::Lines => out::say(format_args!("{:6.1} s  {text}", self.began.elapsed().as_secs_f64())),
             Out::Nothing => {}
         }
     }

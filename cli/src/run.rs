@@ -1,6 +1,7 @@
 //! `millstream run`: starts a job, shows how it goes, stops it when asked to.
 
 use crate::exit::{self, Failure, Result};
+use crate::out;
 use crate::progress::{Progress, Show};
 use crate::stop::StopFlag;
 use crate::summary::Summary;
@@ -215,7 +216,7 @@ impl RunCommand {
         }
         let job = WordCount { input, output, emit: emit.into(), rate, split_bytes: split_size }.job();
         if explain {
-            print!("{}", job.explain());
+            out::result(job.explain())?;
             return Ok(exit::OK);
         }
         run(job, engine.config()?, &report)
@@ -229,7 +230,7 @@ fn run(job: Job, config: EngineConfig, report: &ReportArgs) -> Result {
     let begun = Instant::now();
     let running = Engine::start(config, job)?;
     for warning in running.warnings() {
-        eprintln!("warning: {warning}");
+        out::say(format_args!("warning: {warning}"));
     }
     let mut summary = Summary::of(&running);
     let mut progress = Progress::new(report.progress);
@@ -250,16 +251,16 @@ fn run(job: Job, config: EngineConfig, report: &ReportArgs) -> Result {
     let report_of_job = running.join()?;
     summary.finish(&report_of_job, begun.elapsed());
     if report.json {
-        println!("{}", summary.to_json());
+        out::result(format_args!("{}\n", summary.to_json()))?;
     } else {
-        print!("{}", summary.to_text());
+        out::result(summary.to_text())?;
     }
     if report_of_job.outcome == Outcome::Finished {
         return Ok(exit::OK);
     }
     match durable {
-        true => eprintln!("stopped at a complete epoch: the same command goes on from there"),
-        false => eprintln!("stopped; without --state-dir there is nothing to go on from"),
+        true => out::say("stopped at a complete epoch: the same command goes on from there"),
+        false => out::say("stopped; without --state-dir there is nothing to go on from"),
     }
     Ok(exit::STOPPED)
 }
@@ -268,6 +269,8 @@ fn run(job: Job, config: EngineConfig, report: &ReportArgs) -> Result {
 fn log_to_stderr() {
     let log = tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
+        // It would report them on standard error, which is what failed.
+        .log_internal_errors(false)
         .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
         .with_target(false)
         .without_time()

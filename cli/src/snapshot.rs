@@ -1,6 +1,7 @@
 //! `millstream snapshot`: what lies in a state directory. Reads only, takes no lock: a job may run meanwhile.
 
 use crate::exit::{self, Failure, Result};
+use crate::out;
 use clap::{Args, Subcommand};
 use millstream::Epoch;
 use millstream_bench::report::{bytes, table};
@@ -64,17 +65,17 @@ impl SnapshotCommand {
         match self {
             Self::List(Which { dir, json }) => {
                 let report = list_snapshots(&RealFiles, dir)?;
-                print(*json, &report, list_text);
+                print(*json, &report, list_text)?;
                 Ok(if report.bad.is_empty() { exit::OK } else { exit::CORRUPT })
             }
             Self::Show(WhichEpoch { which, epoch }) => {
                 let report = show_snapshot(&RealFiles, &which.dir, epoch.map(Epoch))?;
-                print(which.json, &report, show_text);
+                print(which.json, &report, show_text)?;
                 Ok(exit::OK)
             }
             Self::Verify(WhichEpoch { which, epoch }) => {
                 let reports = verify_snapshots(&RealFiles, &which.dir, epoch.map(Epoch))?;
-                print(which.json, &reports, |reports| verify_text(reports));
+                print(which.json, &reports, |reports| verify_text(reports))?;
                 let sound = reports.iter().all(|report| report.bad.is_empty());
                 Ok(if sound { exit::OK } else { exit::CORRUPT })
             }
@@ -82,11 +83,11 @@ impl SnapshotCommand {
     }
 }
 
-fn print<T: Serialize>(json: bool, report: &T, text: impl FnOnce(&T) -> String) {
+fn print<T: Serialize>(json: bool, report: &T, text: impl FnOnce(&T) -> String) -> Result<()> {
     if json {
-        println!("{}", serde_json::to_string_pretty(report).expect("reports are plain data"));
+        out::result(format_args!("{}\n", serde_json::to_string_pretty(report).expect("reports are plain data")))
     } else {
-        print!("{}", text(report));
+        out::result(text(report))
     }
 }
 

@@ -6,6 +6,7 @@ mod common;
 use common::*;
 use millstream::operator::Emit;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 /// Every file below `dir` with its bytes: what must not change.
 fn contents(dir: &Path) -> Vec<(std::path::PathBuf, Vec<u8>)> {
@@ -282,4 +283,31 @@ fn state_above_the_memory_limit_stops_the_job_at_a_complete_epoch_and_goes_on_wi
     check_fails(&mut sandbox.word_count(&args), 5, &["state memory", "raise --state-memory"]);
     check_succeeds(&mut sandbox.word_count(&["--cores", "1"]));
     sandbox.check_output(Emit::AtEnd);
+}
+
+#[test]
+fn an_output_that_nobody_reads_or_that_is_full_is_no_panic() {
+    use std::fs::OpenOptions;
+    let run = |args: &[&str], stdout: Stdio, stderr: Stdio| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_millstream"));
+        command.args(args).stdin(Stdio::null()).stdout(stdout).stderr(stderr).status().unwrap().code()
+    };
+    // A pipe whose reading end is closed before anything is written.
+    let closed = || {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        Stdio::from(writer)
+    };
+    let full = || Stdio::from(OpenOptions::new().write(true).open("/dev/full").unwrap());
+    for args in [&["doctor"][..], &["doctor", "--json"]] {
+        assert!(matches!(run(args, closed(), Stdio::null()), Some(0 | 1)), "{args:?} into a closed pipe");
+        assert_eq!(run(args, full(), Stdio::null()), Some(4), "{args:?} into a full file");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let (input, output) = (directory.path().join("in.txt"), directory.path().join("out"));
+    std::fs::write(&input, "to be or not to be\n").unwrap();
+    let paths = [input.to_str().unwrap(), output.to_str().unwrap()];
+    let args = ["run", "word-count", "--input", paths[0], "--output", paths[1], "--progress", "plain"];
+    assert_eq!(run(&args, closed(), full()), Some(0), "a job whose progress nobody sees");
+    assert!(std::fs::read_dir(&output).unwrap().count() > 0, "its output is there");
 }

@@ -5,6 +5,7 @@
 
 use crate::bench::{self, OutArgs};
 use crate::exit::{CHECK_FAILED, Failure, OK, Result, UNAVAILABLE};
+use crate::out;
 use clap::Args;
 use millstream::operator::Emit;
 use millstream::topology::{Cores, Topology};
@@ -76,10 +77,10 @@ struct KilledWordCount {
 pub(crate) fn run(args: &QuickArgs) -> Result {
     let started = SystemTime::now();
     let topology = Topology::read()?;
-    topology.plan(&args.cores)?.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+    topology.plan(&args.cores)?.warnings.iter().for_each(|warning| out::say(format_args!("warning: {warning}")));
     let root = work_dir()?;
     let word_count = word_count(args, root.path())?;
-    eprintln!("counting keys, beside the bare loop that is this machine's limit");
+    out::say("counting keys, beside the bare loop that is this machine's limit");
     let keyed_count = KeyedCount {
         cores: args.cores.clone(),
         duration: Duration::from_secs(3),
@@ -109,18 +110,20 @@ fn failed(what: impl fmt::Display, error: &std::io::Error) -> Failure {
 }
 
 fn word_count(args: &QuickArgs, root: &Path) -> Result<KilledWordCount> {
-    eprintln!("writing {} of sample text", bytes(TEXT_BYTES as u64));
+    out::say(format_args!("writing {} of sample text", bytes(TEXT_BYTES as u64)));
     let (text_bytes, lines, expected) = write_text(&root.join("text"))?;
     #[expect(clippy::cast_precision_loss, reason = "a few million lines")]
     let paced = lines as f64 / PACED_SECONDS;
 
-    eprintln!("counting its words, paced, to be killed in the middle");
+    out::say("counting its words, paced, to be killed in the middle");
     let begun = Instant::now();
     let mut child = start(args, root, Some(paced))?;
     let killed_after_epoch = wait_and_kill(&mut child, &root.join("state"))?;
     let killed_after_seconds = begun.elapsed().as_secs_f64();
 
-    eprintln!("killed with SIGKILL after epoch {killed_after_epoch}; the same command again, at full speed");
+    out::say(format_args!(
+        "killed with SIGKILL after epoch {killed_after_epoch}; the same command again, at full speed"
+    ));
     let output = start(args, root, None)?.wait_with_output().map_err(|error| failed("waiting for the job", &error))?;
     let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
     if !output.status.success() || summary["outcome"] != "finished" {
@@ -131,7 +134,7 @@ fn word_count(args: &QuickArgs, root: &Path) -> Result<KilledWordCount> {
         return Err(Failure::new(CHECK_FAILED, what));
     }
 
-    eprintln!("comparing every count with an independent one");
+    out::say("comparing every count with an independent one");
     expected
         .compare(&root.join("counts"), Emit::AtEnd)
         .map_err(|what| Failure::new(CHECK_FAILED, format_args!("the output is wrong: {what}")))?;

@@ -41,8 +41,8 @@ impl Pace {
     #[expect(clippy::cast_possible_truncation, reason = "as above")]
     pub(super) fn due(&mut self, now_ns: u64) -> u64 {
         let start_ns = *self.start_ns.get_or_insert(now_ns);
-        let due = (now_ns.saturating_sub(start_ns) as f64 / self.ns_per_record) as u64 + 1;
-        due.saturating_sub(self.handed_out)
+        let due = (now_ns.saturating_sub(start_ns) as f64 / self.ns_per_record) as u64;
+        due.saturating_add(1).saturating_sub(self.handed_out)
     }
 
     pub(super) fn hand_out(&mut self, records: usize) {

@@ -115,6 +115,17 @@ fn a_rate_is_kept_by_due_times_and_made_up_after_a_stall() {
 }
 
 #[test]
+fn a_rate_beyond_every_clock_holds_nothing_back() {
+    let source = iter(|| 0..5_u64).rate(1e308);
+    let mut reader = source.open(0, 1, source.splits(1).unwrap()).unwrap();
+    let mut out = Vec::new();
+    for now_ns in [1_000, 2_000, u64::MAX] {
+        poll(&mut reader, now_ns, 2, &mut out);
+    }
+    assert_eq!(out, [0, 1, 2, 3, 4]);
+}
+
+#[test]
 fn any_source_can_be_held_to_a_rate() {
     let source = iter(|| 0..5_u64).rate(100.0);
     assert!(source.describe().contains("100 records/s"));
