@@ -22,6 +22,15 @@ pub(super) fn open(path: &Path, flags: OFlags) -> io::Result<File> {
     Ok(File::from(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?))
 }
 
+/// Opens a regular file for reading. A pipe in its place is an error; without `NONBLOCK` it would be waited for.
+fn open_to_read(path: &Path) -> io::Result<File> {
+    let file = open(path, OFlags::RDONLY | OFlags::NONBLOCK)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(io::ErrorKind::InvalidData, "not a regular file")),
+    }
+}
+
 impl Files for RealFiles {
     fn create_dir_all(&self, path: &Path) -> io::Result<()> {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
@@ -48,12 +57,12 @@ impl Files for RealFiles {
 
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        open(path, OFlags::RDONLY)?.read_to_end(&mut bytes)?;
+        open_to_read(path)?.read_to_end(&mut bytes)?;
         Ok(bytes)
     }
 
     fn read_at(&self, path: &Path, offset: u64, bytes: usize) -> io::Result<Vec<u8>> {
-        let file = open(path, OFlags::RDONLY)?;
+        let file = open_to_read(path)?;
         let there = file.metadata()?.len().saturating_sub(offset);
         let mut read = vec![0; usize::try_from(there).unwrap_or(usize::MAX).min(bytes)];
         file.read_exact_at(&mut read, offset)?;
@@ -137,6 +146,16 @@ mod tests {
             [(0, 5, &b"hello"[..]), (1, usize::MAX, b"ello"), (5, 1, b""), (u64::MAX / 2, usize::MAX, b"")]
         {
             assert_eq!(RealFiles.read_at(&file, offset, bytes).unwrap(), expected, "{bytes} bytes at {offset}");
+        }
+    }
+
+    #[test]
+    fn a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, Mode::RUSR | Mode::WUSR).unwrap();
+        for error in [RealFiles.read(&pipe).unwrap_err(), RealFiles.read_at(&pipe, 0, 1).unwrap_err()] {
+            assert!(error.to_string().contains("not a regular file"), "{error}");
         }
     }
 
