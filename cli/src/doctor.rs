@@ -11,7 +11,7 @@ use crate::out;
 use clap::Args;
 use millstream::topology::{
     Cores, KernelVersion, MEMLOCK_FIX, MEMLOCK_PER_SHARD_BYTES, OPEN_FILES_FIX, Placement, RingRefusal, Topology,
-    try_ring,
+    open_files_needed, open_files_wanted, try_ring,
 };
 use millstream_bench::machine::{self, Filesystem};
 use rustix::fs::{Mode, OFlags};
@@ -24,10 +24,6 @@ use std::path::{Path, PathBuf};
 const KERNEL_MIN: KernelVersion = KernelVersion::new(5, 8);
 /// The oldest kernel that can populate memory ahead of its use (`MADV_POPULATE_WRITE`).
 const KERNEL_GOOD: KernelVersion = KernelVersion::new(5, 14);
-
-/// Descriptors a job wants: rings, timers, segment files, inputs and outputs of a shard, and what is there once.
-const OPEN_FILES_PER_SHARD: u64 = 64;
-const OPEN_FILES_BASE: u64 = 256;
 
 const DIRECT_BLOCK_BYTES: usize = 4096;
 
@@ -379,10 +375,14 @@ fn quota(topology: &Topology, shards: u64) -> Option<Finding> {
 
 fn open_files((soft, hard): (Option<u64>, Option<u64>), shards: u64) -> Finding {
     let check = "open files";
-    let wanted = OPEN_FILES_BASE + OPEN_FILES_PER_SHARD * shards;
+    let (wanted, needed) = (open_files_wanted(shards), open_files_needed(shards));
     match soft {
         None => Finding::ok(check, "unlimited"),
         Some(limit) if limit >= wanted => Finding::ok(check, format!("{limit}, {wanted} are wanted")),
+        Some(_) if hard.is_some_and(|hard| hard < needed) => {
+            let found = format!("at most {}; a job on {} needs {needed}", hard.unwrap_or(0), plural(shards, "shard"));
+            Finding::problem(check, found, OPEN_FILES_FIX)
+        }
         Some(limit) => {
             let fix = match hard {
                 Some(hard) if hard < wanted => OPEN_FILES_FIX.to_owned(),
@@ -532,6 +532,17 @@ mod tests {
     }
 
     #[test]
+    fn too_few_open_files_for_a_start_are_a_problem() {
+        check(
+            |facts| facts.open_files = (Some(16), Some(64)),
+            "open files",
+            Level::Problem,
+            "at most 64",
+            "LimitNOFILE",
+        );
+    }
+
+    #[test]
     fn memlock_is_a_problem_for_one_shard_and_a_warning_for_some() {
         let at = |kib: u64| {
             move |facts: &mut Facts| {
@@ -590,7 +601,7 @@ mod tests {
             "ulimit -n 65536",
         );
         check(|facts| facts.open_files = (Some(256), Some(2048)), "open files", warn, "448", "ulimit -n 2048");
-        check(|facts| facts.open_files = (Some(64), Some(64)), "open files", warn, "64; ", "LimitNOFILE");
+        check(|facts| facts.open_files = (Some(128), Some(128)), "open files", warn, "128; ", "LimitNOFILE");
         let huge = |enabled: &str, defrag: &str| {
             let (enabled, defrag) = (Some(enabled.to_owned()), Some(defrag.to_owned()));
             |facts: &mut Facts| (facts.transparent_huge_pages, facts.defrag) = (enabled, defrag)

@@ -120,6 +120,22 @@ fn too_little_lockable_memory_is_explained_with_the_fix_before_anything_is_made(
 }
 
 #[test]
+fn too_few_open_files_are_explained_before_anything_is_made_and_a_soft_limit_is_raised() {
+    let sandbox = Sandbox::small();
+    let limited = |limit: &str, program: &Command| {
+        let mut job = Command::new("sh");
+        let script = format!("ulimit {limit} -n 16; exec \"$0\" \"$@\"");
+        job.args(["-c", &script]).arg(program.get_program()).args(program.get_args());
+        job
+    };
+    let job = sandbox.word_count(&["--cores", "2"]);
+    check_fails(&mut limited("", &job), INVALID, &["16 files open", "2 shards needs 64", "ulimit -n 65536"]);
+    assert!(!sandbox.path("state").exists() && !sandbox.path("out").exists());
+    let output = limited("-S", &job).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
 fn lockable_memory_for_one_shard_of_two_is_a_warning_and_the_count_is_right() {
     let sandbox = Sandbox::small();
     let Some(mut job) = as_nobody(&sandbox, "ulimit -l 512; ", &sandbox.word_count(&["--cores", "2"])) else { return };

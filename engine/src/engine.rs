@@ -8,7 +8,7 @@ use crate::launch::{self, Tuning};
 use crate::metrics::{GapHistogram, ShardMetrics};
 use crate::runtime::{Ended, LiveMetrics, Threads, ToCoordinator};
 use crate::time::MonotonicClock;
-use crate::topology::{ThreadId, Topology, check_ring};
+use crate::topology::{ThreadId, Topology, check_ring, raise_open_files};
 use millstream_state::Epoch;
 use millstream_state::io::{Files, RealFiles};
 use millstream_state::log::{Populator, Prefault};
@@ -21,15 +21,16 @@ impl Engine {
     ///
     /// # Errors
     /// [`Invalid`](crate::ErrorKind::Invalid) when job, settings, cores or input are wrong, when the host does not give what
-    /// is needed (io_uring, locked memory), or when the snapshot does not fit the job; [`Corrupt`](crate::ErrorKind::Corrupt) when a manifest is bad; [`Locked`](crate::ErrorKind::Locked) while
+    /// is needed (io_uring, locked memory, open files), or when the snapshot does not fit the job; [`Corrupt`](crate::ErrorKind::Corrupt) when a manifest is bad; [`Locked`](crate::ErrorKind::Locked) while
     /// another process owns the state directory. Nothing was modified.
     pub fn start(config: EngineConfig, job: Job) -> Result<Running> {
         let job = job.finish()?;
         let topology = Topology::read()?;
         let placement = topology.plan(&config.cores)?;
         topology.check_memlock()?;
-        check_ring()?;
         let shards = u32::try_from(placement.shards.len()).expect("a plan has few shards");
+        raise_open_files(shards)?;
+        check_ring()?;
         let clock = MonotonicClock::start();
         let files = || Box::new(RealFiles) as Box<dyn Files>;
         let populator = Populator::start()?;

@@ -22,6 +22,7 @@
 mod cgroup;
 mod cores;
 mod host;
+mod open_files;
 mod placement;
 mod ring;
 mod schedule;
@@ -29,6 +30,7 @@ mod schedule;
 pub use cgroup::CpuQuota;
 pub use cores::{CoreId, Cores, SHARDS_MAX};
 pub use host::{Core, KernelVersion, MEMLOCK_PER_SHARD_BYTES, Topology};
+pub use open_files::{open_files_needed, open_files_wanted, raise_open_files};
 pub use placement::Placement;
 pub use ring::{MEMLOCK_FIX, OPEN_FILES_FIX, RingRefusal, check_ring, try_ring};
 pub use schedule::{ThreadId, ThreadTimes};
