@@ -7,6 +7,7 @@ mod quick;
 
 use crate::exit::{self, Result};
 use crate::out;
+use crate::values;
 use clap::{Args, Subcommand};
 use millstream::topology::{Cores, Topology};
 use millstream_bench::ceiling::Ceiling;
@@ -94,7 +95,7 @@ pub(crate) struct KeyedCountArgs {
     epoch_interval: Duration,
 
     /// Records per second, open loop: latencies run from when a record was due. Without, as fast as it goes
-    #[arg(long, value_name = "R")]
+    #[arg(long, value_name = "R", value_parser = values::rate)]
     rate: Option<f64>,
 
     /// Run the bare loop in turn with the engine, and tell the ratio of their medians
@@ -102,7 +103,7 @@ pub(crate) struct KeyedCountArgs {
     with_ceiling: bool,
 
     /// How often they take turns
-    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
 
     /// Where the state directory is made, and removed afterwards; by default a place for temporary files on a disk

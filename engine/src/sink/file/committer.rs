@@ -152,7 +152,8 @@ impl Committer for FileCommitter {
         }
         if !is_staged && !is_there {
             return Err(Error::corrupt(format_args!(
-                "prepared output is gone: neither {} nor {} is there ({} bytes)",
+                "prepared output is gone: neither {} nor {} is there ({} bytes); put the file back under either name, the job \
+                 cannot tell a consumer from a loss until a later epoch is complete",
                 staged.display(),
                 part.display(),
                 prepared.bytes
