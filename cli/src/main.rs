@@ -48,7 +48,16 @@ Examples:
   millstream bench quick                             all of it in under a minute";
 
 fn main() -> ExitCode {
-    match Cli::parse().command {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) if error.use_stderr() && std::env::args_os().any(|arg| arg == "--json") => {
+            let text = error.to_string();
+            let text = text.strip_prefix("error: ").unwrap_or(&text).trim_end();
+            return finish(true, Err(Failure::new(exit::INVALID, text)));
+        }
+        Err(error) => error.exit(),
+    };
+    match cli.command {
         Command::Doctor(args) => finish(args.json, doctor::run(&args)),
         Command::Run(run) => finish(run.json(), run.run()),
         Command::Snapshot(snapshot) => finish(snapshot.json(), snapshot.run()),

@@ -286,6 +286,16 @@ fn state_above_the_memory_limit_stops_the_job_at_a_complete_epoch_and_goes_on_wi
 }
 
 #[test]
+fn a_bad_flag_is_told_in_json_too() {
+    let output = millstream(&["run", "word-count", "--json", "--cores", "many"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&told["ok"], &told["error"]["exit_code"]), (&false.into(), &2.into()), "{told}");
+    let message = told["error"]["message"].as_str().unwrap();
+    assert!(message.starts_with("invalid value 'many'"), "{message}");
+}
+
+#[test]
 fn an_output_that_nobody_reads_or_that_is_full_is_no_panic() {
     use std::fs::OpenOptions;
     let run = |args: &[&str], stdout: Stdio, stderr: Stdio| {
