@@ -16,15 +16,11 @@ use std::path::Path;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RealFiles;
 
-/// Opens without following a link. `flags` says how.
+/// Opens a regular file without following a link. `flags` says how. A pipe or a device in its place is an error: without
+/// `NONBLOCK`, which regular files ignore, the other end of a pipe would be waited for.
 pub(super) fn open(path: &Path, flags: OFlags) -> io::Result<File> {
-    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    Ok(File::from(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?))
-}
-
-/// Opens a regular file for reading. A pipe in its place is an error; without `NONBLOCK` it would be waited for.
-fn open_to_read(path: &Path) -> io::Result<File> {
-    let file = open(path, OFlags::RDONLY | OFlags::NONBLOCK)?;
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = File::from(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?);
     match file.metadata()?.is_file() {
         true => Ok(file),
         false => Err(io::Error::new(io::ErrorKind::InvalidData, "not a regular file")),
@@ -57,12 +53,12 @@ impl Files for RealFiles {
 
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        open_to_read(path)?.read_to_end(&mut bytes)?;
+        open(path, OFlags::RDONLY)?.read_to_end(&mut bytes)?;
         Ok(bytes)
     }
 
     fn read_at(&self, path: &Path, offset: u64, bytes: usize) -> io::Result<Vec<u8>> {
-        let file = open_to_read(path)?;
+        let file = open(path, OFlags::RDONLY)?;
         let there = file.metadata()?.len().saturating_sub(offset);
         let mut read = vec![0; usize::try_from(there).unwrap_or(usize::MAX).min(bytes)];
         file.read_exact_at(&mut read, offset)?;
@@ -154,9 +150,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let pipe = dir.path().join("pipe");
         rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, Mode::RUSR | Mode::WUSR).unwrap();
-        for error in [RealFiles.read(&pipe).unwrap_err(), RealFiles.read_at(&pipe, 0, 1).unwrap_err()] {
+        let refused = [
+            RealFiles.read(&pipe).unwrap_err(),
+            RealFiles.read_at(&pipe, 0, 1).unwrap_err(),
+            RealFiles.lock(&pipe).map(drop).unwrap_err(),
+            open(&pipe, OFlags::RDONLY).unwrap_err(),
+        ];
+        for error in refused {
             assert!(error.to_string().contains("not a regular file"), "{error}");
         }
+        assert!(RealFiles.write_durable(&pipe, b"x").is_err(), "nobody reads it");
     }
 
     #[test]
