@@ -332,10 +332,8 @@ mod tests {
 
     /// A directory on a file system that takes O_DIRECT: the build's own.
     fn directory() -> tempfile::TempDir {
-        tempfile::Builder::new()
-            .prefix("dma-")
-            .tempdir_in(env!("CARGO_MANIFEST_DIR").to_owned() + "/../target")
-            .unwrap()
+        let program = std::env::current_exe().unwrap();
+        tempfile::Builder::new().prefix("dma-").tempdir_in(program.parent().unwrap()).unwrap()
     }
 
     fn on_an_executor(test: impl AsyncFnOnce()) {
