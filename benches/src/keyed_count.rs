@@ -13,7 +13,7 @@ use crate::gaps::{GapReport, HostTime, Watch};
 use crate::keys::{KeySampler, Keys};
 use crate::latency::{Latencies, LatencySink};
 use crate::machine::filesystem;
-use crate::report::{self, table};
+use crate::report::{self, median, table};
 use hdrhistogram::Histogram;
 use millstream::prelude::*;
 use millstream::topology::Topology;
@@ -172,8 +172,8 @@ impl KeyedCount {
             engines.push(self.round(&sampler, &parent)?);
         }
         let rates: Vec<f64> = engines.iter().map(|round| round.records_per_second).collect();
-        let records_per_second = median(&rates);
-        let ceiling = self.with_ceiling.then(|| median(&ceilings));
+        let records_per_second = median(&rates).expect("at least one round");
+        let ceiling = median(&ceilings);
         Ok(self.report(engines, records_per_second, rates, ceiling, ceilings))
     }
 
@@ -413,12 +413,6 @@ fn disk_directory() -> Result<PathBuf> {
     places.into_iter().find(|place| place.is_dir() && !in_memory(place)).ok_or_else(|| {
         Error::invalid("every directory for temporary files is in memory: name one on a disk with --state-dir")
     })
-}
-
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted[sorted.len() / 2]
 }
 
 /// Resident memory of this process; zero where the host does not tell.
