@@ -139,7 +139,7 @@ fn open_dir(
             path.display()
         ))),
         Restore::Epoch(epoch) if epoch < newest && !config.allow_going_back => Err(Error::invalid(format_args!(
-            "{}: epoch {epoch} lies below {newest}, whose output is committed and would appear again: --allow-going-back permits it",
+            "{}: epoch {epoch} lies below {newest}, whose output is committed and would appear again: --allow-going-back (allow_going_back) permits it",
             path.display()
         ))),
         _ => Ok(dir),

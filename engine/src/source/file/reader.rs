@@ -321,7 +321,7 @@ fn without_return(bytes: &[u8], start: usize, end: usize, has_end: bool) -> u32 
 
 fn too_long(file: &FileSplit, start: u64, line_bytes_max: usize) -> Error {
     Error::exhausted(format_args!(
-        "{} at byte {start}: the line has more than {line_bytes_max} bytes; if it is text at all, TextFiles::line_bytes_max raises the limit",
+        "{} at byte {start}: the line has more than {line_bytes_max} bytes; if it is text at all, FileSource::line_bytes_max raises the limit",
         file.path.display()
     ))
 }
