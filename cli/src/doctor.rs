@@ -49,11 +49,7 @@ pub(crate) struct DoctorArgs {
 pub(crate) fn run(args: &DoctorArgs) -> exit::Result {
     let facts = Facts::gather(args).map_err(|error| Failure::new(exit::CHECK_FAILED, error))?;
     let report = Report::of(diagnose(&facts));
-    if args.json {
-        out::result(format_args!("{}\n", serde_json::to_string_pretty(&report).expect("findings are plain text")))?;
-    } else {
-        out::result(report.to_text())?;
-    }
+    out::report(args.json, &report, Report::to_text)?;
     Ok(if report.ok { exit::OK } else { exit::CHECK_FAILED })
 }
 
@@ -138,8 +134,8 @@ struct Facts {
     /// Whether a ring could be set up.
     ring: Result<(), RingRefusal>,
     state_dir: StateDir,
-    /// Soft and hard limit of open files; `None` when unlimited.
-    open_files: (Option<u64>, Option<u64>),
+    /// Hard limit of open files, to which a job raises the soft one; `None` when unlimited.
+    open_files: Option<u64>,
     transparent_huge_pages: Option<String>,
     /// When the kernel makes room for a huge page: `always`, `defer`, `madvise`, `never`..
     defrag: Option<String>,
@@ -189,7 +185,7 @@ impl Facts {
             cores: args.cores.clone(),
             ring: try_ring(),
             state_dir: StateDir::gather(&args.state_dir),
-            open_files: (limit.current, limit.maximum),
+            open_files: limit.maximum,
             transparent_huge_pages: seen.transparent_huge_pages,
             defrag: text("/sys/kernel/mm/transparent_hugepage/defrag").and_then(|text| machine::chosen(&text)),
             clock_source: seen.clock_source,
@@ -373,23 +369,17 @@ fn quota(topology: &Topology, shards: u64) -> Option<Finding> {
     Some(Finding::warning(check, found, fix))
 }
 
-fn open_files((soft, hard): (Option<u64>, Option<u64>), shards: u64) -> Finding {
+fn open_files(limit: Option<u64>, shards: u64) -> Finding {
     let check = "open files";
     let (wanted, needed) = (open_files_wanted(shards), open_files_needed(shards));
-    match soft {
+    let job = || format!("a job on {}", plural(shards, "shard"));
+    match limit {
         None => Finding::ok(check, "unlimited"),
-        Some(limit) if limit >= wanted => Finding::ok(check, format!("{limit}, {wanted} are wanted")),
-        Some(_) if hard.is_some_and(|hard| hard < needed) => {
-            let found = format!("at most {}; a job on {} needs {needed}", hard.unwrap_or(0), plural(shards, "shard"));
-            Finding::problem(check, found, OPEN_FILES_FIX)
+        Some(limit) if limit >= wanted => Finding::ok(check, format!("{limit} can be had, {wanted} are wanted")),
+        Some(limit) if limit >= needed => {
+            Finding::warning(check, format!("{limit}; {} may want {wanted}", job()), OPEN_FILES_FIX)
         }
-        Some(limit) => {
-            let fix = match hard {
-                Some(hard) if hard < wanted => OPEN_FILES_FIX.to_owned(),
-                _ => format!("ulimit -n {}", hard.map_or(65536, |hard| hard.min(65536))),
-            };
-            Finding::warning(check, format!("{limit}; a job on {} may want {wanted}", plural(shards, "shard")), fix)
-        }
+        Some(limit) => Finding::problem(check, format!("{limit}; {} needs {needed}", job()), OPEN_FILES_FIX),
     }
 }
 
@@ -470,7 +460,7 @@ mod tests {
                 write: Ok(()),
                 direct: Ok(()),
             },
-            open_files: (Some(1024), Some(4096)),
+            open_files: Some(4096),
             transparent_huge_pages: Some("madvise".to_owned()),
             defrag: Some("madvise".to_owned()),
             clock_source: Some("tsc".to_owned()),
@@ -534,10 +524,10 @@ mod tests {
     #[test]
     fn too_few_open_files_for_a_start_are_a_problem() {
         check(
-            |facts| facts.open_files = (Some(16), Some(64)),
+            |facts| facts.open_files = Some(79),
             "open files",
             Level::Problem,
-            "at most 64",
+            "79; a job on 3 shards",
             "LimitNOFILE",
         );
     }
@@ -593,15 +583,8 @@ mod tests {
     #[test]
     fn slow_settings_are_warnings_with_the_command_that_changes_them() {
         let warn = Level::Warning;
-        check(
-            |facts| facts.open_files = (Some(256), None),
-            "open files",
-            warn,
-            "256; a job on 3 shards",
-            "ulimit -n 65536",
-        );
-        check(|facts| facts.open_files = (Some(256), Some(2048)), "open files", warn, "448", "ulimit -n 2048");
-        check(|facts| facts.open_files = (Some(128), Some(128)), "open files", warn, "128; ", "LimitNOFILE");
+        check(|facts| facts.open_files = Some(447), "open files", warn, "447; a job on 3 shards", "ulimit -n 65536");
+        check(|facts| facts.open_files = Some(80), "open files", warn, "may want 448", "LimitNOFILE");
         let huge = |enabled: &str, defrag: &str| {
             let (enabled, defrag) = (Some(enabled.to_owned()), Some(defrag.to_owned()));
             |facts: &mut Facts| (facts.transparent_huge_pages, facts.defrag) = (enabled, defrag)

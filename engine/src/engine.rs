@@ -17,7 +17,8 @@ use millstream_state::log::{Populator, Prefault};
 pub struct Engine;
 
 impl Engine {
-    /// Starts `job` on the cores that `config` names and returns at once.
+    /// Starts `job` on the cores that `config` names and returns at once. Raises the soft limit of open files of this process
+    /// to what the job wants, as far as the hard one lets it.
     ///
     /// # Errors
     /// [`Invalid`](crate::ErrorKind::Invalid) when job, settings, cores or input are wrong, when the host does not give what

@@ -1,8 +1,11 @@
 //! How many files a job may have open: rings, timers, segment files, inputs and outputs of every shard.
 
-use super::OPEN_FILES_FIX;
 use millstream_state::{Error, Result};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// The step that gives a process enough descriptors.
+pub const OPEN_FILES_FIX: &str = "ulimit -n 65536 (to keep it: scripts/tune-host --apply as root, then log in again; in a \
+                                  service unit LimitNOFILE=65536)";
 
 /// Descriptors that a job on so many shards is never short of.
 pub const fn open_files_wanted(shards: u64) -> u64 {

@@ -3,6 +3,7 @@
 //! The error number alone does not tell: a sysctl and a seccomp filter both say `EPERM`, a filter may also say `ENOSYS` as
 //! an old kernel does. [`RingRefusal`] holds all that is known; its texts are a pure function of that.
 
+use super::OPEN_FILES_FIX;
 use io_uring::IoUring;
 use millstream_state::{Error, Result};
 use rustix::io::Errno;
@@ -11,10 +12,6 @@ use std::io;
 /// The step that gives a process enough locked memory.
 pub const MEMLOCK_FIX: &str = "ulimit -l unlimited (to keep it: scripts/tune-host --apply as root, then log in again; \
                                in a service unit LimitMEMLOCK=infinity; in a container --ulimit memlock=-1)";
-
-/// The step that gives a process enough descriptors.
-pub const OPEN_FILES_FIX: &str = "ulimit -n 65536 (to keep it: scripts/tune-host --apply as root, then log in again; in a \
-                                  service unit LimitNOFILE=65536)";
 
 const SYSCTL_FIX: &str = "sudo sysctl -w kernel.io_uring_disabled=0 (to keep it: echo kernel.io_uring_disabled=0 | sudo \
                           tee /etc/sysctl.d/60-millstream.conf)";
