@@ -3,6 +3,8 @@
 //! Results go to standard output, everything else to standard error; with `--json` standard output is one JSON object,
 //! also when the command fails.
 
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 use clap::{Parser, Subcommand};
 use exit::Failure;
 use std::process::ExitCode;

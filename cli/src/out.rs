@@ -1,10 +1,11 @@
 //! What the command writes: results to standard output, everything else to standard error.
 //!
 //! Invariants
-//! * I1. Nobody reading does not stop a job: `println!` and `eprintln!` panic when their stream cannot be written, so nothing
-//!   else in this crate uses the two streams.
+//! * I1. Nobody reading does not stop a job: `println!` and `eprintln!` panic when their stream cannot be written, so this
+//!   crate denies them.
 
 use crate::exit::{self, Failure};
+use serde::Serialize;
 use std::fmt;
 use std::io::{ErrorKind, Write};
 
@@ -20,6 +21,18 @@ pub(crate) fn result(text: impl fmt::Display) -> exit::Result<()> {
             format_args!("the result cannot be written to standard output: {error}"),
         )),
         _ => Ok(()),
+    }
+}
+
+/// Writes a report as a result: in JSON, or as `text` says it.
+///
+/// # Errors
+/// As [`result`].
+pub(crate) fn report<T: Serialize>(json: bool, report: &T, text: impl FnOnce(&T) -> String) -> exit::Result<()> {
+    if json {
+        result(format_args!("{}\n", serde_json::to_string_pretty(report).expect("reports are plain data")))
+    } else {
+        result(text(report))
     }
 }
 

@@ -251,11 +251,7 @@ fn run(job: Job, config: EngineConfig, report: &ReportArgs) -> Result {
     progress.finish();
     let report_of_job = running.join()?;
     summary.finish(&report_of_job, begun.elapsed());
-    if report.json {
-        out::result(format_args!("{}\n", summary.to_json()))?;
-    } else {
-        out::result(summary.to_text())?;
-    }
+    out::report(report.json, &summary, Summary::to_text)?;
     if report_of_job.outcome == Outcome::Finished {
         return Ok(exit::OK);
     }

@@ -10,7 +10,6 @@ use millstream_state::io::RealFiles;
 use millstream_state::snapshot::{
     ListReport, ShowReport, VerifyReport, list_snapshots, show_snapshot, verify_snapshots,
 };
-use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
@@ -65,29 +64,21 @@ impl SnapshotCommand {
         match self {
             Self::List(Which { dir, json }) => {
                 let report = list_snapshots(&RealFiles, dir)?;
-                print(*json, &report, list_text)?;
+                out::report(*json, &report, list_text)?;
                 Ok(if report.bad.is_empty() { exit::OK } else { exit::CORRUPT })
             }
             Self::Show(WhichEpoch { which, epoch }) => {
                 let report = show_snapshot(&RealFiles, &which.dir, epoch.map(Epoch))?;
-                print(which.json, &report, show_text)?;
+                out::report(which.json, &report, show_text)?;
                 Ok(exit::OK)
             }
             Self::Verify(WhichEpoch { which, epoch }) => {
                 let reports = verify_snapshots(&RealFiles, &which.dir, epoch.map(Epoch))?;
-                print(which.json, &reports, |reports| verify_text(reports))?;
+                out::report(which.json, &reports, |reports| verify_text(reports))?;
                 let sound = reports.iter().all(|report| report.bad.is_empty());
                 Ok(if sound { exit::OK } else { exit::CORRUPT })
             }
         }
-    }
-}
-
-fn print<T: Serialize>(json: bool, report: &T, text: impl FnOnce(&T) -> String) -> Result<()> {
-    if json {
-        out::result(format_args!("{}\n", serde_json::to_string_pretty(report).expect("reports are plain data")))
-    } else {
-        out::result(text(report))
     }
 }
 

@@ -98,10 +98,6 @@ impl Summary {
         self.snapshot_bytes_written = epochs.snapshot_bytes;
     }
 
-    pub(crate) fn to_json(&self) -> String {
-        serde_json::to_string_pretty(self).expect("plain data")
-    }
-
     pub(crate) fn to_text(&self) -> String {
         if self.already_ended {
             return format!(
