@@ -286,6 +286,17 @@ fn state_above_the_memory_limit_stops_the_job_at_a_complete_epoch_and_goes_on_wi
 }
 
 #[test]
+fn a_start_with_nothing_to_do_keeps_no_more_epochs_than_it_is_told_to() {
+    let sandbox = Sandbox::small();
+    let epochs = || sandbox.snapshots()["epochs"].as_array().unwrap().len();
+    check_succeeds(&mut sandbox.word_count(&["--retain", "4"]));
+    assert!(epochs() >= 2, "the empty one and the last");
+    check_succeeds(&mut sandbox.word_count(&["--retain", "1"]));
+    assert_eq!(epochs(), 1);
+    sandbox.check_output(Emit::AtEnd);
+}
+
+#[test]
 fn a_bad_flag_is_told_in_json_too() {
     let output = millstream(&["run", "word-count", "--json", "--cores", "many"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));

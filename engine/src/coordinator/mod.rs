@@ -308,6 +308,10 @@ impl Coordinator {
                 self.ending = Some(Ending::Finished);
                 self.ending_since_ns = Some(now_ns);
                 self.final_complete = true;
+                if let Some(dir) = &mut self.dir {
+                    dir.nothing_follows();
+                }
+                self.collect();
             } else {
                 self.tell_all(Command::Start);
             }

@@ -77,7 +77,8 @@ pub struct StateDir {
     /// Files that their shard has finished with.
     freed: Vec<FreedSegment>,
     temporaries: Vec<String>,
-    published: bool,
+    /// Whether epochs may go: this run has one of its own, or will never have one.
+    may_collect: bool,
     /// A manifest was removed and its directory not synced since.
     removal_unsynced: bool,
     pins: Arc<Mutex<BTreeMap<Epoch, u32>>>,
@@ -187,7 +188,7 @@ impl StateDir {
             foreign: catalog.segments.keys().copied().collect(),
             freed: Vec::new(),
             temporaries: catalog.temporaries.clone(),
-            published: false,
+            may_collect: false,
             removal_unsynced: false,
             pins: Arc::default(),
             _lock: lock,
@@ -332,6 +333,12 @@ impl StateDir {
         self.collect_foreign().map(drop)
     }
 
+    /// Says that this run publishes no epoch: there was nothing left to do. An earlier run may have died between its last
+    /// epoch and removing what that one made superfluous; [`StateDir::collect`] makes up for it.
+    pub fn nothing_follows(&mut self) {
+        self.may_collect = true;
+    }
+
     /// Keeps a complete epoch until the pin is dropped; `None` when there is no such epoch.
     pub fn pin(&self, epoch: Epoch) -> Option<Pin> {
         self.complete.contains_key(&epoch).then(|| {
@@ -376,7 +383,7 @@ impl StateDir {
             }
         }
         self.complete.insert(epoch, segments.to_vec());
-        self.published = true;
+        self.may_collect = true;
         self.removal_unsynced = false;
     }
 
@@ -391,13 +398,13 @@ impl StateDir {
     }
 
     /// Removes the epochs beyond those to be kept, then the files that nothing names any more. To be called after each
-    /// completed epoch; what an error leaves undone is done by a later call.
+    /// completed epoch and after [`StateDir::nothing_follows`]; what an error leaves undone is done by a later call.
     ///
     /// # Errors
     /// [`Unavailable`](ErrorKind::Unavailable).
     pub fn collect(&mut self) -> Result<Collected> {
         let mut collected = Collected::default();
-        if !self.published {
+        if !self.may_collect {
             // Until this run has an epoch of its own, what it was restored from is all there is.
             return Ok(collected);
         }
