@@ -267,6 +267,40 @@ fn a_file_of_somebody_else_under_one_of_our_names_is_refused_and_named() {
 }
 
 #[test]
+fn what_is_no_regular_file_is_refused_by_every_command_as_bad_bytes_are() {
+    let stopped = Stopped::new();
+    let segment = stopped.extents[0].0.as_str();
+    // The commands that need the file.
+    let rows: [(&str, &[&str]); 4] = [
+        (&stopped.manifest, &["list", "show", "verify"]),
+        (segment, &["verify"]),
+        ("FORMAT", &["list", "verify"]),
+        ("RUN", &["list", "verify"]),
+    ];
+    let elsewhere = stopped.sandbox.path("elsewhere");
+    for (name, needed_by) in rows {
+        let path = stopped.state.join(name);
+        for what in ["a symbolic link", "a pipe", "a directory"] {
+            std::fs::rename(&path, &elsewhere).unwrap();
+            match what {
+                "a symbolic link" => std::os::unix::fs::symlink(&elsewhere, &path).unwrap(),
+                "a pipe" => assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success()),
+                _ => std::fs::create_dir(&path).unwrap(),
+            }
+            check_fails(&mut stopped.sandbox.word_count(&["--cores", "1"]), CORRUPT, &[name, "not a regular file"]);
+            for command in needed_by {
+                let output = check_fails(millstream(&["snapshot", command]).arg(&stopped.state), CORRUPT, &[]);
+                let said = text(&output.stdout) + &text(&output.stderr);
+                assert!(said.contains(name) && said.contains(&format!("{what}, not a regular file")), "{said}");
+            }
+            if path.is_dir() { std::fs::remove_dir(&path) } else { std::fs::remove_file(&path) }.unwrap();
+            std::fs::rename(&elsewhere, &path).unwrap();
+        }
+    }
+    stopped.check_goes_on();
+}
+
+#[test]
 fn a_bad_manifest_is_listed_beside_the_good_ones() {
     let stopped = Stopped::new();
     stopped.flipped(&stopped.manifest, 30, || {

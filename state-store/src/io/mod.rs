@@ -39,6 +39,9 @@ pub struct FileId(pub u32);
 pub struct Token(pub u64);
 
 /// What a shard may ask of a disk.
+///
+/// Opening what is no regular file (a link, a pipe, a directory, a device) fails with
+/// [`InvalidData`](io::ErrorKind::InvalidData), and waits for nobody.
 #[derive(Debug)]
 pub enum Request {
     /// Opens an existing file for reading.
@@ -123,13 +126,25 @@ pub struct Entry {
     pub name: String,
     /// Length in bytes.
     pub bytes: u64,
-    /// Whether it is a directory.
-    pub is_dir: bool,
+    /// What it is.
+    pub kind: EntryKind,
+}
+
+/// What stands under a name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EntryKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A link, a pipe, a device: nothing that a file can be read from or written to here.
+    Other,
 }
 
 /// Small blocking calls on names: for the coordinator, tools and start-up, never for a shard's loop.
 ///
-/// No call follows a symbolic link in the last part of a path.
+/// No call follows a symbolic link in the last part of a path. Opening what is no regular file fails with
+/// [`InvalidData`](io::ErrorKind::InvalidData), and waits for nobody.
 pub trait Files: Send {
     /// Creates a directory and its parents, mode 0700.
     ///

@@ -5,11 +5,11 @@
 //!   except to a directory: people link theirs to the disk they want.
 //! * I2. Nothing is allocated for a length that the file does not have.
 
-use super::{Entry, FileLock, Files};
+use super::{Entry, EntryKind, FileLock, Files};
 use rustix::fs::{FlockOperation, Mode, OFlags};
-use std::fs::File;
+use std::fs::{File, FileType};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, FileExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, FileTypeExt};
 use std::path::Path;
 
 /// The files of this machine.
@@ -20,11 +20,33 @@ pub struct RealFiles;
 /// `NONBLOCK`, which regular files ignore, the other end of a pipe would be waited for.
 pub(super) fn open(path: &Path, flags: OFlags) -> io::Result<File> {
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let file = File::from(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?);
-    match file.metadata()?.is_file() {
-        true => Ok(file),
-        false => Err(io::Error::new(io::ErrorKind::InvalidData, "not a regular file")),
+    let opened = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map_err(io::Error::from);
+    // What the kernel says of a link, of a socket and of a directory opened for writing are three other errors.
+    let file = File::from(opened.map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => error,
+        _ => irregular(path).unwrap_or(error),
+    })?);
+    match file.metadata()?.file_type() {
+        kind if kind.is_file() => Ok(file),
+        kind => Err(not_regular(kind)),
     }
+}
+
+/// The error of opening what stands at `path` when it is no regular file.
+pub(super) fn irregular(path: &Path) -> Option<io::Error> {
+    let kind = path.symlink_metadata().ok()?.file_type();
+    (!kind.is_file()).then(|| not_regular(kind))
+}
+
+fn not_regular(kind: FileType) -> io::Error {
+    let what = match kind {
+        kind if kind.is_symlink() => "a symbolic link",
+        kind if kind.is_dir() => "a directory",
+        kind if kind.is_fifo() => "a pipe",
+        kind if kind.is_socket() => "a socket",
+        _ => "a device",
+    };
+    io::Error::new(io::ErrorKind::InvalidData, format!("{what}, not a regular file"))
 }
 
 impl Files for RealFiles {
@@ -36,12 +58,16 @@ impl Files for RealFiles {
         let mut entries = Vec::new();
         for entry in std::fs::read_dir(path)? {
             let entry = entry?;
-            // Does not follow links: a link is a file of a few bytes that cannot be opened here.
+            // Does not follow links.
             match entry.metadata() {
                 Ok(metadata) => entries.push(Entry {
                     name: entry.file_name().to_string_lossy().into_owned(),
                     bytes: metadata.len(),
-                    is_dir: metadata.is_dir(),
+                    kind: match metadata.file_type() {
+                        kind if kind.is_file() => EntryKind::File,
+                        kind if kind.is_dir() => EntryKind::Directory,
+                        _ => EntryKind::Other,
+                    },
                 }),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
@@ -146,20 +172,33 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for() {
+    fn what_is_no_regular_file_is_told_by_what_it_is_and_not_waited_for() {
         let dir = tempfile::tempdir().unwrap();
-        let pipe = dir.path().join("pipe");
-        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, Mode::RUSR | Mode::WUSR).unwrap();
-        let refused = [
-            RealFiles.read(&pipe).unwrap_err(),
-            RealFiles.read_at(&pipe, 0, 1).unwrap_err(),
-            RealFiles.lock(&pipe).map(drop).unwrap_err(),
-            open(&pipe, OFlags::RDONLY).unwrap_err(),
-        ];
-        for error in refused {
-            assert!(error.to_string().contains("not a regular file"), "{error}");
+        let at = |name: &str| dir.path().join(name);
+        std::fs::write(at("file"), "hello").unwrap();
+        std::os::unix::fs::symlink(at("file"), at("link")).unwrap();
+        std::fs::create_dir(at("directory")).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, at("pipe"), Mode::RUSR | Mode::WUSR).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+        for (name, what) in
+            [("link", "a symbolic link"), ("directory", "a directory"), ("pipe", "a pipe"), ("socket", "a socket")]
+        {
+            let path = at(name);
+            let refused = [
+                RealFiles.read(&path).unwrap_err(),
+                RealFiles.read_at(&path, 0, 1).unwrap_err(),
+                RealFiles.write_durable(&path, b"x").unwrap_err(),
+                RealFiles.lock(&path).map(drop).unwrap_err(),
+                open(&path, OFlags::RDONLY).unwrap_err(),
+            ];
+            for error in refused {
+                assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{name}: {error}");
+                assert_eq!(error.to_string(), format!("{what}, not a regular file"));
+            }
         }
-        assert!(RealFiles.write_durable(&pipe, b"x").is_err(), "nobody reads it");
+        let kinds: Vec<_> = RealFiles.list(dir.path()).unwrap().into_iter().map(|entry| entry.kind).collect();
+        use EntryKind::{Directory, File, Other};
+        assert_eq!(kinds, [Directory, File, Other, Other, Other]);
     }
 
     #[test]

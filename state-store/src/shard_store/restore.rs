@@ -412,6 +412,9 @@ impl Restore {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.corrupt(&format_args!("{} is missing", path.display()))
             }
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                self.corrupt(&format_args!("{}, offset 0: {error}", path.display()))
+            }
             Err(error) => Error::unavailable(format_args!("{what} of {}: {error}", path.display())),
             Ok(done) => Error::unavailable(format_args!("{what} of {}: ended as {done:?}", path.display())),
         }

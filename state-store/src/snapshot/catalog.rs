@@ -4,13 +4,14 @@
 //! * I1. Nothing here writes.
 //! * I2. Bad bytes are [`Corrupt`](crate::ErrorKind::Corrupt) and name file, offset and epoch; a disk that does not answer is
 //!   [`Unavailable`](crate::ErrorKind::Unavailable).
+//! * I3. What has one of our names and is no regular file counts as a file whose bytes are bad: a link, a pipe, a directory.
 
 use crate::epoch::Epoch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{
     BadFormat, ExtentEntry, FileName, FormatMarker, Manifest, RunMarker, SegmentId, manifest_file, segment_file,
 };
-use crate::io::Files;
+use crate::io::{EntryKind, Files};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -21,6 +22,8 @@ use std::path::{Path, PathBuf};
 pub(super) struct Catalog {
     pub(super) manifests: BTreeSet<Epoch>,
     pub(super) segments: BTreeMap<SegmentId, u64>,
+    /// Those of them that are no regular files.
+    irregular: BTreeSet<SegmentId>,
     /// Files without a final name.
     pub(super) temporaries: Vec<String>,
     /// The highest epoch that any name mentions.
@@ -35,14 +38,16 @@ impl Catalog {
     pub(super) fn scan(files: &dyn Files, path: &Path) -> Result<Self> {
         let mut catalog = Self::default();
         for entry in files.list(path).map_err(|error| unavailable(path, &error))? {
-            let name = if entry.is_dir { None } else { FileName::parse(&entry.name) };
-            match name {
+            match FileName::parse(&entry.name) {
                 Some(FileName::Manifest(epoch)) => {
                     catalog.epoch_max = catalog.epoch_max.max(epoch);
                     catalog.manifests.insert(epoch);
                 }
                 Some(FileName::Segment(id)) => {
                     catalog.segments.insert(id, entry.bytes);
+                    if entry.kind != EntryKind::File {
+                        catalog.irregular.insert(id);
+                    }
                 }
                 Some(FileName::ManifestTemporary(epoch)) => {
                     catalog.epoch_max = catalog.epoch_max.max(epoch);
@@ -53,7 +58,7 @@ impl Catalog {
                 Some(FileName::Run) => catalog.has_run = true,
                 Some(FileName::Lock) => {}
                 // Every new file system has one.
-                None if entry.is_dir && entry.name == "lost+found" => {}
+                None if entry.kind == EntryKind::Directory && entry.name == "lost+found" => {}
                 None => catalog.foreign.push(entry.name),
             }
         }
@@ -66,6 +71,13 @@ impl Catalog {
             let file = path.join(segment_file(segment.id));
             match self.segments.get(&segment.id) {
                 None => return Err(missing(&file, manifest.epoch)),
+                Some(_) if self.irregular.contains(&segment.id) => {
+                    return Err(Error::corrupt(format_args!(
+                        "{}, offset 0, epoch {}: not a regular file",
+                        file.display(),
+                        manifest.epoch
+                    )));
+                }
                 Some(&bytes) if bytes < segment.bytes => {
                     return Err(Error::corrupt(format_args!(
                         "{}, offset {bytes}, epoch {}: the file ends here, the manifest names {} bytes",
@@ -81,8 +93,23 @@ impl Catalog {
     }
 }
 
+/// The error of what stands at `path`, which the disk does not give (I2, I3).
 pub(super) fn unavailable(path: &Path, error: &io::Error) -> Error {
-    Error::unavailable(format_args!("{}: {error}", path.display()))
+    match error.kind() {
+        io::ErrorKind::InvalidData | io::ErrorKind::IsADirectory => {
+            Error::corrupt(format_args!("{}, offset 0: {error}", path.display()))
+        }
+        _ => Error::unavailable(format_args!("{}: {error}", path.display())),
+    }
+}
+
+/// What is wrong with a file of which the disk gives no byte, when that counts as bad bytes (I3).
+fn bad_file(error: &io::Error) -> Option<BadFormat> {
+    match error.kind() {
+        io::ErrorKind::NotFound => Some(BadFormat { offset: 0, what: "the file is missing".to_owned() }),
+        io::ErrorKind::InvalidData => Some(BadFormat { offset: 0, what: error.to_string() }),
+        _ => None,
+    }
 }
 
 fn missing(file: &Path, epoch: Epoch) -> Error {
@@ -143,10 +170,16 @@ pub(super) fn load_own_manifest(
 
 fn try_manifest(files: &dyn Files, path: &Path, epoch: Epoch) -> Result<std::result::Result<Manifest, BadPlace>> {
     let file = path.join(manifest_file(epoch));
-    let bytes = files.read(&file).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => Error::invalid(format_args!("{}: there is no epoch {epoch}", path.display())),
-        _ => unavailable(&file, &error),
-    })?;
+    let bytes = match files.read(&file) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(Error::invalid(format_args!("{}: there is no epoch {epoch}", path.display())));
+        }
+        Err(error) => {
+            let BadFormat { offset, what } = bad_file(&error).ok_or_else(|| unavailable(&file, &error))?;
+            return Ok(Err(BadPlace { file, offset, what }));
+        }
+    };
     let decoded = Manifest::decode(&bytes).and_then(|manifest| match manifest.epoch == epoch {
         true => Ok(manifest),
         false => Err(BadFormat::at(0, format_args!("this is the manifest of epoch {}", manifest.epoch))),
@@ -165,9 +198,9 @@ pub fn corrupt_extent(directory: &Path, epoch: Epoch, entry: &ExtentEntry, bad: 
 /// As [`load_manifest`].
 pub fn read_extent(files: &dyn Files, directory: &Path, epoch: Epoch, entry: &ExtentEntry) -> Result<Vec<u8>> {
     let file = directory.join(segment_file(entry.segment));
-    let bytes = files.read_at(&file, entry.offset, entry.bytes()).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => missing(&file, epoch),
-        _ => unavailable(&file, &error),
+    let bytes = files.read_at(&file, entry.offset, entry.bytes()).map_err(|error| match bad_file(&error) {
+        Some(BadFormat { offset, what }) => Error::corrupt(BadPlace { file, offset, what }.describe(epoch)),
+        None => unavailable(&file, &error),
     })?;
     entry.check(&bytes).map_err(|bad| corrupt_extent(directory, epoch, entry, &bad))?;
     Ok(bytes)
@@ -211,10 +244,7 @@ pub fn verify_manifest(files: &dyn Files, directory: &Path, manifest: &Manifest)
         let file = directory.join(segment_file(entry.segment));
         let bad = match files.read_at(&file, entry.offset, entry.bytes()) {
             Ok(bytes) => entry.check(&bytes).err(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                Some(BadFormat { offset: 0, what: "the file is missing".to_owned() })
-            }
-            Err(error) => return Err(unavailable(&file, &error)),
+            Err(error) => Some(bad_file(&error).ok_or_else(|| unavailable(&file, &error))?),
         };
         bad_places.extend(bad.map(|bad| BadPlace::of_extent(directory, entry, &bad)));
     }

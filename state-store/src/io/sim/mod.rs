@@ -15,7 +15,7 @@ mod world;
 pub use config::{FaultCounts, SimConfig};
 
 use super::buffer::HeapBuffer;
-use super::{Buffer, Disk, Done, Entry, FileId, FileLock, Files, Request, Token};
+use super::{Buffer, Disk, Done, Entry, EntryKind, FileId, FileLock, Files, Request, Token};
 use random::Random;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -502,7 +502,8 @@ impl Files for SimDisk {
         let state = &mut *guard;
         state.step()?;
         let entries = state.world.list(path)?;
-        Ok(entries.into_iter().map(|(name, bytes, is_dir)| Entry { name, bytes, is_dir }).collect())
+        let kind = |is_dir| if is_dir { EntryKind::Directory } else { EntryKind::File };
+        Ok(entries.into_iter().map(|(name, bytes, is_dir)| Entry { name, bytes, kind: kind(is_dir) }).collect())
     }
 
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {

@@ -246,7 +246,7 @@ impl World {
     pub(super) fn file(&mut self, ino: Ino) -> io::Result<&mut FileData> {
         match self.inodes.get_mut(&ino) {
             Some(Inode::File(file)) => Ok(file),
-            Some(Inode::Dir(_)) => Err(io::Error::new(io::ErrorKind::IsADirectory, "is a directory")),
+            Some(Inode::Dir(_)) => Err(io::Error::new(io::ErrorKind::InvalidData, "a directory, not a regular file")),
             None => Err(io::Error::new(io::ErrorKind::NotFound, "the file is gone")),
         }
     }
