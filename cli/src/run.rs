@@ -196,7 +196,7 @@ pub(crate) struct ReportArgs {
     #[arg(long, value_enum, default_value_t = Show::Auto)]
     progress: Show,
 
-    /// Print one JSON object at the end instead of a summary
+    /// Print one JSON object at the end instead of a summary; with --explain, the plan
     #[arg(long)]
     json: bool,
 }
@@ -217,7 +217,7 @@ impl RunCommand {
         }
         let job = WordCount { input, output, emit: emit.into(), rate, split_bytes: split_size }.job();
         if explain {
-            out::result(job.explain())?;
+            out::report(report.json, &job.plan(), ToString::to_string)?;
             return Ok(exit::OK);
         }
         run(job, engine.config()?, &report)

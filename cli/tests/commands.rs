@@ -332,3 +332,18 @@ fn an_output_that_nobody_reads_or_that_is_full_is_no_panic() {
     assert_eq!(run(&args, closed(), full()), Some(0), "a job whose progress nobody sees");
     assert!(std::fs::read_dir(&output).unwrap().count() > 0, "its output is there");
 }
+
+#[test]
+fn a_plan_is_told_in_json_too() {
+    let sandbox = Sandbox::small();
+    let output = check_succeeds(&mut sandbox.word_count(&["--explain", "--json"]));
+    let plan: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (&plan["job"], &plan["stages"][1]["states"][0]["name"]),
+        (&"word-count".into(), &"counts".into()),
+        "{plan}"
+    );
+    let output = check_succeeds(&mut sandbox.word_count(&["--explain"]));
+    assert!(text(&output.stdout).starts_with("job word-count\n"));
+    assert!(!sandbox.path("state").exists(), "nothing ran");
+}

@@ -201,6 +201,13 @@ fn explain_names_stages_exchanges_states_and_guarantees() {
     {
         assert!(text.contains(part), "{part:?} not in:\n{text}");
     }
+    let plan = job.plan();
+    let state = &plan.stages[1].states[0];
+    assert_eq!(
+        (plan.job.as_str(), state.name.as_str(), state.value.to_string()),
+        ("explained", "counts", "u64".into())
+    );
+    assert_eq!(plan.stages.iter().filter_map(|stage| stage.guarantee).collect::<Vec<_>>(), ["exactly-once"]);
 }
 
 fn numbers(dir: &Path, rate: f64, sink: Collect<(u64, u64)>) -> Result<Running> {

@@ -1,23 +1,24 @@
 //! Jobs: what is to be computed, as a value. It can be explained, and checked against a snapshot, before anything starts.
 
 mod draft;
+mod explain;
 mod misuse;
 mod plan;
 mod stream;
 
+pub use explain::{JobPlan, PlannedStage, PlannedState};
 pub use stream::{KeyedStream, Stream};
 
 pub(crate) use plan::{BuildContext, EdgeKey, RestoredStage, StagePlan};
 
 use crate::chain::Identity;
 use crate::operator::StateSchema;
-use crate::sink::{Committer, Guarantee};
+use crate::sink::Committer;
 use crate::source::Source;
 use crate::{Error, Result};
 use draft::Draft;
 use millstream_state::format::check_name;
 use plan::SourcePlan;
-use std::fmt::Write;
 
 /// A job: sources, operators and sinks, each stream ended in a sink.
 ///
@@ -83,43 +84,6 @@ impl Job {
         }
         let edges = stages.iter().filter_map(|stage| stage.plan.output_edge()).collect();
         Ok(FinishedJob { name: job, stages, edges })
-    }
-
-    /// What will run: stages, exchanges, state names and types, and what each sink guarantees.
-    pub fn explain(&self) -> String {
-        let Draft { name, stages } = &self.0;
-        let mut text = format!("job {name}\n");
-        let replayable = stages.iter().all(|stage| stage.plan.replayable());
-        for (number, stage) in stages.iter().enumerate() {
-            let plan = &stage.plan;
-            let _ = write!(text, "  stage {}", number + 1);
-            if let Some(name) = &stage.name {
-                let _ = write!(text, " \"{name}\"");
-            }
-            let mut parts = vec![plan.describe_head()];
-            parts.extend(plan.describe_chain().into_iter().map(str::to_owned));
-            parts.push(plan.describe_output());
-            let _ = writeln!(text, ": {}", parts.join(" -> "));
-            for StateSchema { name, key, value } in plan.states() {
-                let _ = writeln!(text, "    state \"{name}\": {} -> {}", key.describe(), value.describe());
-            }
-            if !plan.replayable() {
-                let _ = writeln!(
-                    text,
-                    "    source cannot be replayed: records read since the last epoch are lost in a crash"
-                );
-            }
-            if let Some(guarantee) = plan.sink() {
-                let words = match guarantee {
-                    Guarantee::ExactlyOnce if replayable => "exactly-once",
-                    Guarantee::ExactlyOnce => "at-most-once for what a source cannot replay, otherwise exactly-once",
-                    Guarantee::AtLeastOnce => "at-least-once: results of a replayed epoch appear again",
-                    Guarantee::Volatile => "nothing is kept",
-                };
-                let _ = writeln!(text, "    sink: {words}");
-            }
-        }
-        text
     }
 }
 
