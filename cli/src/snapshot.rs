@@ -8,8 +8,10 @@ use millstream_bench::report::{bytes, table};
 use millstream_state::format::segment_file;
 use millstream_state::io::RealFiles;
 use millstream_state::snapshot::{
-    ListReport, ShowReport, VerifyReport, list_snapshots, show_snapshot, verify_snapshots,
+    BadEpoch, BlobReport, ChannelLogReport, ListReport, OutputReport, SegmentReport, ShowReport, VerifyReport,
+    list_snapshots, show_snapshot, verify_snapshots,
 };
+use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
@@ -46,6 +48,13 @@ pub(crate) struct WhichEpoch {
     epoch: Option<u64>,
 }
 
+/// What `verify` prints as JSON.
+#[derive(Serialize)]
+struct Verdict {
+    ok: bool,
+    epochs: Vec<VerifyReport>,
+}
+
 impl SnapshotCommand {
     /// Whether results and errors are wanted as JSON.
     pub(crate) fn json(&self) -> bool {
@@ -74,9 +83,10 @@ impl SnapshotCommand {
             }
             Self::Verify(WhichEpoch { which, epoch }) => {
                 let reports = verify_snapshots(&RealFiles, &which.dir, epoch.map(Epoch))?;
-                out::report(which.json, &reports, |reports| verify_text(reports))?;
-                let sound = reports.iter().all(|report| report.bad.is_empty());
-                Ok(if sound { exit::OK } else { exit::CORRUPT })
+                let ok = reports.iter().all(|report| report.bad.is_empty());
+                let verdict = Verdict { ok, epochs: reports };
+                out::report(which.json, &verdict, |verdict| verify_text(&verdict.epochs))?;
+                Ok(if ok { exit::OK } else { exit::CORRUPT })
             }
         }
     }
@@ -102,7 +112,7 @@ fn list_text(report: &ListReport) -> String {
         let _ = writeln!(text, "{}", table(header, rows));
     }
     let _ = writeln!(text, "{segment_count} segment files, {} on disk", bytes(*segment_bytes));
-    for (epoch, what) in bad {
+    for BadEpoch { epoch, what } in bad {
         let _ = writeln!(text, "BAD  epoch {epoch}: {what}");
     }
     text
@@ -133,17 +143,17 @@ fn show_text(report: &ShowReport) -> String {
             state.extents
         );
     }
-    for (stage, shard, size) in &report.blobs {
+    for BlobReport { stage, shard, bytes: size } in &report.blobs {
         let _ = writeln!(text, "  stage {stage:?} of shard {shard}: {} of positions and progress", bytes(*size as u64));
     }
-    for (edge, from, to, extents) in &report.channel_logs {
+    for ChannelLogReport { edge, from, to, extents } in &report.channel_logs {
         let _ = writeln!(text, "  on the way over {edge} from shard {from} to {to}: {extents} extents");
     }
-    for (sink, epoch, shard, size) in &report.outputs {
+    for OutputReport { sink, epoch, shard, bytes: size } in &report.outputs {
         let size = bytes(*size as u64);
         let _ = writeln!(text, "  output of sink {sink:?} prepared at epoch {epoch} by shard {shard}: {size}");
     }
-    for (segment, size) in &report.segments {
+    for SegmentReport { segment, bytes: size } in &report.segments {
         let _ = writeln!(text, "  {}: up to {} needed", segment_file(*segment), bytes(*size));
     }
     text

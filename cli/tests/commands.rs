@@ -347,3 +347,22 @@ fn a_plan_is_told_in_json_too() {
     assert!(text(&output.stdout).starts_with("job word-count\n"));
     assert!(!sandbox.path("state").exists(), "nothing ran");
 }
+
+#[test]
+fn every_part_of_a_snapshot_has_named_fields_in_json() {
+    let sandbox = stopped_job("INT", &["--emit", "updates"]);
+    let snapshot = |what: &str| -> serde_json::Value {
+        let output = check_succeeds(millstream(&["snapshot", what, "--json"]).arg(sandbox.path("state")));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let show = snapshot("show");
+    let parts = show.as_object().unwrap().values().filter_map(|part| part.as_array()).flatten();
+    assert!(parts.clone().count() > 3);
+    for part in parts {
+        let fields = part.as_object().unwrap_or_else(|| panic!("{part} of {show}"));
+        assert!(fields.iter().all(|(name, value)| !value.is_array() || name == "value"), "{part}");
+    }
+    let verdict = snapshot("verify");
+    assert_eq!(verdict["ok"], true, "{verdict}");
+    assert!(verdict["epochs"][0]["extents"].is_u64(), "{verdict}");
+}

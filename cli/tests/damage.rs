@@ -12,7 +12,7 @@ use millstream::operator::Emit;
 use millstream::{Engine, EngineConfig, Error, ErrorKind};
 use millstream_bench::word_count::WordCount;
 use millstream_state::io::RealFiles;
-use millstream_state::snapshot::{list_snapshots, load_manifest, verify_snapshots};
+use millstream_state::snapshot::{BadEpoch, list_snapshots, load_manifest, verify_snapshots};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -306,7 +306,7 @@ fn a_bad_manifest_is_listed_beside_the_good_ones() {
     stopped.flipped(&stopped.manifest, 30, || {
         let list = list_snapshots(&RealFiles, &stopped.state).unwrap();
         assert!(list.epochs.is_empty());
-        let [(epoch, what)] = &list.bad[..] else { panic!("{list:?}") };
+        let [BadEpoch { epoch, what }] = &list.bad[..] else { panic!("{list:?}") };
         assert_eq!(stopped.manifest, millstream_state::format::manifest_file(*epoch));
         assert!(what.contains(&stopped.manifest) && what.contains("offset 8"), "{what}");
         check_fails(millstream(&["snapshot", "list"]).arg(&stopped.state), CORRUPT, &[]);

@@ -9,7 +9,8 @@ mod state_dir;
 pub use catalog::{BadPlace, corrupt_extent, load_manifest, read_extent, verify_manifest};
 pub use publish::{Publish, Published};
 pub use report::{
-    EpochReport, ExtentReport, ListReport, ShowReport, TableReport, VerifyReport, list_snapshots, show_snapshot,
+    BadEpoch, BlobReport, ChannelLogReport, EpochReport, ExtentReport, KeyGroupsReport, ListReport, OriginReport,
+    OutputReport, SegmentReport, ShowReport, TableReport, VerifyReport, list_snapshots, show_snapshot,
     verify_snapshots,
 };
 pub use segment::{FreedSegment, SegmentConfig, SegmentWriter, Turn};

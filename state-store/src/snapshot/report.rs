@@ -5,7 +5,7 @@
 use super::catalog::{BadPlace, Catalog, load_manifest, load_own_manifest, read_format, read_run, verify_manifest};
 use crate::epoch::Epoch;
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::{ExtentKind, FormatMarker, Manifest, SegmentId, manifest_file};
+use crate::format::{Blob, ExtentKind, FormatMarker, Manifest, SegmentId, manifest_file};
 use crate::io::Files;
 use crate::value::Schema;
 use serde::Serialize;
@@ -27,8 +27,17 @@ pub struct ListReport {
     pub segment_count: usize,
     /// What they take on disk, with the room allocated in advance.
     pub segment_bytes: u64,
-    /// Epochs whose manifest is bad, and how.
-    pub bad: Vec<(Epoch, String)>,
+    /// Epochs whose manifest is bad.
+    pub bad: Vec<BadEpoch>,
+}
+
+/// An epoch whose manifest is bad.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct BadEpoch {
+    /// The epoch.
+    pub epoch: Epoch,
+    /// File, offset, and what is wrong there.
+    pub what: String,
 }
 
 /// One epoch in a few numbers.
@@ -65,16 +74,62 @@ pub struct ShowReport {
     pub key_groups: u32,
     /// The tables.
     pub tables: Vec<TableReport>,
-    /// Edges with records in their channel log: name, from, to, extents.
-    pub channel_logs: Vec<(String, u32, u32, usize)>,
-    /// Positions and operator states: name, shard, bytes.
-    pub blobs: Vec<(String, u32, usize)>,
-    /// Prepared outputs: sink, epoch, shard, bytes.
-    pub outputs: Vec<(String, Epoch, u32, usize)>,
-    /// Segment files, and how much of each the epoch may need.
-    pub segments: Vec<(SegmentId, u64)>,
+    /// Records that were on their way between shards.
+    pub channel_logs: Vec<ChannelLogReport>,
+    /// Positions and progress of stages.
+    pub blobs: Vec<BlobReport>,
+    /// Output that was prepared and not yet confirmed.
+    pub outputs: Vec<OutputReport>,
+    /// Segment files that the epoch needs.
+    pub segments: Vec<SegmentReport>,
     /// Every extent of every shard.
     pub extents: Vec<ExtentReport>,
+}
+
+/// Records of one channel that the epoch's cut has overtaken.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ChannelLogReport {
+    /// The edge they were on.
+    pub edge: String,
+    /// The shard that sent them.
+    pub from: u32,
+    /// The shard they are for.
+    pub to: u32,
+    /// How many extents hold them.
+    pub extents: usize,
+}
+
+/// What one stage of one shard has saved of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct BlobReport {
+    /// The stage.
+    pub stage: String,
+    /// The shard.
+    pub shard: u32,
+    /// Its length.
+    pub bytes: usize,
+}
+
+/// Output of one shard that waits for its commit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct OutputReport {
+    /// The sink.
+    pub sink: String,
+    /// The epoch it was prepared for.
+    pub epoch: Epoch,
+    /// The shard.
+    pub shard: u32,
+    /// Length of its description.
+    pub bytes: usize,
+}
+
+/// A segment file that an epoch needs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SegmentReport {
+    /// Its identity.
+    pub segment: SegmentId,
+    /// How many of its first bytes the epoch may need.
+    pub bytes: u64,
 }
 
 /// One table of an epoch.
@@ -111,10 +166,28 @@ pub struct ExtentReport {
     pub bytes: usize,
     /// The epoch its first record was written in.
     pub born: Epoch,
-    /// The shard and run that wrote it.
-    pub origin: (u32, u32),
-    /// The first key group it is authoritative for, and the one after the last.
-    pub groups: (u16, u16),
+    /// Who wrote it.
+    pub origin: OriginReport,
+    /// The key groups it is authoritative for.
+    pub groups: KeyGroupsReport,
+}
+
+/// Who wrote an extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct OriginReport {
+    /// The shard.
+    pub shard: u32,
+    /// Its run.
+    pub run: u32,
+}
+
+/// A range of key groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct KeyGroupsReport {
+    /// The first.
+    pub start: u16,
+    /// The one after the last.
+    pub end: u16,
 }
 
 /// What `verify` has found in one epoch.
@@ -197,8 +270,8 @@ pub fn list_snapshots(files: &dyn Files, path: &Path) -> Result<ListReport> {
                     .sum();
                 report.epochs.push(summary(&manifest, added));
             }
-            Ok(Some(Err(place))) => report.bad.push((epoch, place.describe(epoch))),
-            Err(error) => report.bad.push((epoch, error.to_string())),
+            Ok(Some(Err(place))) => report.bad.push(BadEpoch { epoch, what: place.describe(epoch) }),
+            Err(error) => report.bad.push(BadEpoch { epoch, what: error.to_string() }),
         }
     }
     Ok(report)
@@ -236,23 +309,33 @@ pub fn show_snapshot(files: &dyn Files, path: &Path, epoch: Option<Epoch>) -> Re
             offset: extent.offset,
             bytes: extent.bytes(),
             born: extent.header.born,
-            origin: (extent.header.shard, extent.header.run),
-            groups: (extent.header.groups.start, extent.header.groups.end),
+            origin: OriginReport { shard: extent.header.shard, run: extent.header.run },
+            groups: KeyGroupsReport { start: extent.header.groups.start, end: extent.header.groups.end },
         })
     });
+    let logs = manifest.channel_logs.iter().map(|log| ChannelLogReport {
+        edge: log.edge.clone(),
+        from: log.from,
+        to: log.to,
+        extents: log.extents.len(),
+    });
+    let blob = |blob: &Blob| BlobReport { stage: blob.name.clone(), shard: blob.shard, bytes: blob.bytes.len() };
+    let outputs = manifest.outputs.iter().map(|output| OutputReport {
+        sink: output.sink.clone(),
+        epoch: output.epoch,
+        shard: output.shard,
+        bytes: output.bytes.len(),
+    });
+    let segments = manifest.segments.iter();
     Ok(ShowReport {
         job: manifest.job.clone(),
         summary: summary(&manifest, added),
         key_groups: manifest.key_groups.get(),
         tables: tables.collect(),
-        channel_logs: manifest
-            .channel_logs
-            .iter()
-            .map(|log| (log.edge.clone(), log.from, log.to, log.extents.len()))
-            .collect(),
-        blobs: manifest.blobs.iter().map(|blob| (blob.name.clone(), blob.shard, blob.bytes.len())).collect(),
-        outputs: manifest.outputs.iter().map(|o| (o.sink.clone(), o.epoch, o.shard, o.bytes.len())).collect(),
-        segments: manifest.segments.iter().map(|segment| (segment.id, segment.bytes)).collect(),
+        channel_logs: logs.collect(),
+        blobs: manifest.blobs.iter().map(blob).collect(),
+        outputs: outputs.collect(),
+        segments: segments.map(|segment| SegmentReport { segment: segment.id, bytes: segment.bytes }).collect(),
         extents: extents.collect(),
     })
 }
