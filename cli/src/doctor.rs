@@ -36,6 +36,10 @@ pub(crate) struct DoctorArgs {
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub(crate) state_dir: PathBuf,
 
+    /// The same, written as for `millstream snapshot`
+    #[arg(value_name = "DIR", conflicts_with = "state_dir")]
+    pub(crate) dir: Option<PathBuf>,
+
     /// Cores the job will ask for: a count (`2`), a list (`0-1`, `0,2-3`) or `auto`.
     #[arg(long, value_name = "CORES", default_value = "auto")]
     pub(crate) cores: Cores,
@@ -184,7 +188,7 @@ impl Facts {
             placement,
             cores: args.cores.clone(),
             ring: try_ring(),
-            state_dir: StateDir::gather(&args.state_dir),
+            state_dir: StateDir::gather(args.dir.as_ref().unwrap_or(&args.state_dir)),
             open_files: limit.maximum,
             transparent_huge_pages: seen.transparent_huge_pages,
             defrag: text("/sys/kernel/mm/transparent_hugepage/defrag").and_then(|text| machine::chosen(&text)),

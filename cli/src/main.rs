@@ -22,7 +22,7 @@ mod values;
 
 /// Stateful stream processing on every core of one Linux host: exactly once, through crashes.
 #[derive(Parser)]
-#[command(version, after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{}", exit::HELP))]
+#[command(name = "millstream", version, after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{}", exit::HELP))]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -334,6 +334,12 @@ fn an_output_that_nobody_reads_or_that_is_full_is_no_panic() {
 }
 
 #[test]
+fn the_version_is_that_of_millstream() {
+    let output = check_succeeds(&mut millstream(&["--version"]));
+    assert_eq!(text(&output.stdout), format!("millstream {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
 fn a_plan_is_told_in_json_too() {
     let sandbox = Sandbox::small();
     let output = check_succeeds(&mut sandbox.word_count(&["--explain", "--json"]));
@@ -365,4 +371,18 @@ fn every_part_of_a_snapshot_has_named_fields_in_json() {
     let verdict = snapshot("verify");
     assert_eq!(verdict["ok"], true, "{verdict}");
     assert!(verdict["epochs"][0]["extents"].is_u64(), "{verdict}");
+}
+
+#[test]
+fn the_directory_of_the_state_may_be_written_both_ways_for_doctor() {
+    let sandbox = Sandbox::small();
+    let directory = sandbox.path("in");
+    let directory = directory.to_str().unwrap();
+    let report = |args: &[&str]| {
+        let output = millstream(&["doctor", "--json"]).args(args).output().unwrap();
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        report["findings"].as_array().map(Vec::len)
+    };
+    assert!(report(&[directory]).is_some() && report(&[directory]) == report(&["--state-dir", directory]));
+    check_fails(&mut millstream(&["doctor", directory, "--state-dir", directory]), 2, &["--state-dir"]);
 }
