@@ -1,7 +1,7 @@
 //! The exchange: records re-partitioned by key between shards, and the signals that travel with them.
 //!
 //! One single-producer single-consumer ring of bytes per (edge, from shard, to shard), written and read in chunks of whole
-//! records, and beside it a small ring of [`Signal`]s. A shard sending to itself takes the same path without the rings.
+//! records, and beside it a small ring of `Signal`s. A shard sending to itself takes the same path without the rings.
 //!
 //! Invariants
 //! * I1. A signal stands in its ring before any record behind it is published; the receiver loads the data tail first and

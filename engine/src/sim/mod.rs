@@ -7,6 +7,9 @@
 //! Invariants
 //! * I1. One seed, one run: the same trace, to the byte on the disk.
 //! * I2. After a few crashes the world becomes benign, so every run ends.
+//!
+//! [`ManualClock`]: crate::time::ManualClock
+//! [`SimDisk`]: millstream_state::io::sim::SimDisk
 
 #![expect(clippy::cast_possible_truncation, reason = "what is drawn lies between the bounds it is drawn from")]
 

@@ -1,7 +1,7 @@
 //! The hash log of one shard: an arena of pages that remember in which epoch they were opened.
 //!
 //! Invariants
-//! * I1. An [`Address`] is a position in the arena in granules of 8 bytes. Addresses are recycled with their pages, so
+//! * I1. An `Address` is a position in the arena in granules of 8 bytes. Addresses are recycled with their pages, so
 //!   they mean something only while a record there is reachable, and never stand in a record.
 //! * I2. A page belongs to one table and was opened in one epoch (`born`). A record is **frozen** iff its page was not
 //!   opened in the epoch that its domain is in now; frozen bytes never change.
