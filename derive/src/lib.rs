@@ -15,7 +15,7 @@
 //! struct Payment {
 //!     account: u64,
 //!     note: String,
-//!     #[record(default)] // payments stored before there was a currency have none
+//!     #[record(default)] // a payment of a schema without currencies has none
 //!     currency: Option<[u8; 3]>,
 //! }
 //!
@@ -38,11 +38,15 @@
 //!
 //! | attribute | on | meaning |
 //! |---|---|---|
-//! | `#[record(id = 3)]` | field, variant | identity across versions; otherwise the name is |
+//! | `#[record(id = 3)]` | field, variant | identity across schemas; otherwise the name is |
 //! | `#[record(rename = "cents")]` | type, field, variant | name in the schema, and the identity that goes with it |
-//! | `#[record(default)]`, `#[record(default = expr)]` | field | what values stored before the field was added have in it |
+//! | `#[record(default)]`, `#[record(default = expr)]` | field | what a value of a schema without the field gets when it is migrated |
 //! | `#[record(copy)]` | type | views are the type itself, which is `Copy + Debug + PartialEq` |
 //! | `#[record(crate = path)]` | type | where `millstream_state` is, for crates that do not use `millstream` |
+//!
+//! **A restore migrates nothing**: a job is refused, with the state's name, when the schema of a stored key or value is not the
+//! present one, whatever the attributes say. `id`, `rename` and `default` are what `millstream_state::value::Migration`
+//! goes by, which turns the bytes of one value into those of another schema.
 
 mod generate;
 mod input;

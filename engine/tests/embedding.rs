@@ -173,6 +173,63 @@ fn an_error_stops_the_job_or_skips_the_record_as_asked() {
     assert_eq!((sorted(&collected), report.skipped_records), (vec![1, 2, 4], 1));
 }
 
+/// The record that a state is of, in three versions.
+mod versions {
+    use millstream::prelude::*;
+
+    #[derive(Clone, Record, State)]
+    #[record(rename = "Visit")]
+    pub(super) struct First {
+        pub page: u64,
+    }
+
+    #[derive(Clone, Record, State)]
+    #[record(rename = "Visit")]
+    pub(super) struct WithDefault {
+        pub page: u64,
+        #[record(default)]
+        pub millis: u32,
+    }
+
+    #[derive(Clone, Record, State)]
+    #[record(rename = "Visit")]
+    pub(super) struct WithoutDefault {
+        pub page: u64,
+        pub millis: u32,
+    }
+}
+
+fn last_visits<V: State + Clone>(dir: &Path, visit: fn(u64) -> V) -> Result<Outcome> {
+    let job = Job::named("visits")
+        .source(iter(|| 0..10u64))
+        .key_by(|n: &u64| n % 2)
+        .process_with("visits", ValueState::named("last"), move |last: &mut Option<V>, n: u64, _, _: &mut Out<u64>| {
+            *last = Some(visit(n));
+        })
+        .sink(Discard::counting());
+    let mut config = durable(dir);
+    config.resume_ended = true;
+    Ok(Engine::start(config, job)?.join()?.outcome)
+}
+
+#[test]
+fn a_state_whose_type_has_changed_is_refused_by_name_and_the_old_job_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = |page| versions::First { page };
+    assert_eq!(last_visits(dir.path(), first).unwrap(), Outcome::Finished);
+
+    let refused = [
+        last_visits(dir.path(), |page| versions::WithDefault { page, millis: 0 }),
+        last_visits(dir.path(), |page| versions::WithoutDefault { page, millis: 0 }),
+    ];
+    for (error, why) in refused.into_iter().zip(["are not migrated", "`millis: u32` is new"]) {
+        let error = error.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        assert!(error.message().contains("visits.last") && error.message().contains(why), "{error}");
+    }
+    assert_eq!(last_visits(dir.path(), first).unwrap(), Outcome::Finished);
+}
+
 #[test]
 fn two_operators_of_one_name_do_not_start() {
     let job = Job::named("twice")

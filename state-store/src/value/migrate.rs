@@ -4,6 +4,9 @@
 //! default. Everything else is refused when the migration is planned, before a byte is read, by naming the field and
 //! both types. A removed variant is refused too, because values of it may be stored.
 //!
+//! A restore does not migrate: a stored state whose schema is not the present one is refused, also where a migration could
+//! be planned.
+//!
 //! Invariants
 //! * I1. What [`Migration::apply`] appends for checked bytes is an encoding of the new type.
 //! * I2. Where the bytes of a part stay the same they are copied without being looked at.

@@ -140,7 +140,7 @@ impl Schema {
     }
 
     /// Why values of `old` cannot become values of `new`: names the field and both types. `None` when they can; how,
-    /// [`Migration`] says.
+    /// [`Migration`] says. That does not mean that the schemas are the same: compare them for that.
     pub fn difference(old: &Self, new: &Self) -> Option<String> {
         Migration::plan(old, new).err()
     }
