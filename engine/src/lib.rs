@@ -64,7 +64,11 @@ pub mod prelude {
     pub use std::io::Write as _;
 }
 
-/// The code of the front page compiles.
+/// The code of the documents compiles.
 #[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
-mod readme {}
+mod documents {
+    #[doc = include_str!("../../README.md")]
+    mod readme {}
+    #[doc = include_str!("../../docs/EMBEDDING.md")]
+    mod embedding {}
+}

@@ -1,4 +1,5 @@
-//! What keeps the code base in shape, held by a test: layers, where `unsafe` and the runtime may stand, a `//!` on every file.
+//! What keeps the code base in shape, held by a test: layers, where `unsafe` and the runtime may stand, a `//!` on every file,
+//! documents that quote what is compiled and run.
 //!
 //! * Layers: a crate's `lib.rs` names its modules in an order; a module names only modules before it. A crate without such
 //!   a list has no cycles between its modules. Crates depend on each other in the order of [`CRATES`] only.
@@ -32,6 +33,10 @@ const UNSAFE: [&str; 6] = [
     "state-store/src/index/bucket.rs", // SIMD, prefetch
     "state-store/src/log/mapping.rs",  // the arena
 ];
+
+/// Documents, and the example that each quotes.
+const QUOTES: [(&str, &str); 2] =
+    [("README.md", "engine/examples/word_count.rs"), ("docs/EMBEDDING.md", "engine/examples/overdraft.rs")];
 
 /// A file of ours: its path from the root of the repository, and what stands in it.
 struct Source {
@@ -341,6 +346,14 @@ fn check_heads(sources: &[Source]) -> Vec<String> {
     mute.map(|source| format!("{}: does not begin with `//! `", source.path)).collect()
 }
 
+/// Complaints about a document that does not quote all of an example but its head and its tests.
+fn check_quote(document: &str, example: &str) -> Vec<String> {
+    let code = example.split_once("\n\n").map_or("", |(_, code)| code);
+    let code = code.split("\n#[cfg(test)]\n").next().unwrap_or_default();
+    let quoted = !code.is_empty() && document.contains(&format!("\n```rust,no_run\n{code}```\n"));
+    if quoted { Vec::new() } else { vec![format!("does not quote this code:\n{code}")] }
+}
+
 /// All Rust files of the repository.
 fn our_sources() -> Vec<Source> {
     fn collect(root: &Path, dir: &Path, sources: &mut Vec<Source>) {
@@ -399,6 +412,19 @@ fn unsafe_stands_in_the_files_named_for_it_only() {
 #[test]
 fn every_file_says_what_it_is() {
     clean(&check_heads(&our_sources()));
+}
+
+#[test]
+fn documents_quote_examples_word_by_word() {
+    let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
+    for (document, example) in QUOTES {
+        clean(
+            &check_quote(&read(document), &read(example))
+                .iter()
+                .map(|what| format!("{document} {what}"))
+                .collect::<Vec<_>>(),
+        );
+    }
 }
 
 // The checks find what they look for.
@@ -484,5 +510,18 @@ fn files_without_a_head_are_found() {
     for (text, complaints) in [("//! What.", 0), ("use a;\n//! What.", 1), ("// What.", 1), ("", 1)] {
         let sources = [Source { path: "a.rs".to_owned(), text: text.to_owned() }];
         assert_eq!(check_heads(&sources).len(), complaints, "{text}");
+    }
+}
+
+#[test]
+fn a_quote_that_differs_is_found() {
+    let example = "//! Head.\n\nfn main() {}\n\n#[cfg(test)]\nmod tests {}\n";
+    for (document, complaints) in [
+        ("Text:\n\n```rust,no_run\nfn main() {}\n```\n", 0),
+        ("Text:\n\n```rust,no_run\nfn main() { }\n```\n", 1),
+        ("Text:\n\n```rust,no_run\nfn main() {}\nmore();\n```\n", 1),
+        ("", 1),
+    ] {
+        assert_eq!(check_quote(document, example).len(), complaints, "{document}");
     }
 }

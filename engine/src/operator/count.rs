@@ -14,7 +14,9 @@ use std::marker::PhantomData;
 pub enum Emit {
     /// After every record: the key and its value so far.
     Updates,
-    /// Once for every key, after the last record of a bounded input.
+    /// Once for every key, after the last record of a bounded input. When a job that had ended goes on with more input
+    /// ([`resume_ended`](crate::EngineConfig::resume_ended)), every key is emitted again at the new end, whether its value has
+    /// changed or not: only the output of the newest epoch counts.
     AtEnd,
 }
 
