@@ -137,7 +137,8 @@ pub(crate) struct EngineArgs {
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     epoch_timeout: Option<Duration>,
 
-    /// Try the last epoch again for this long when it cannot be written [default: 60s]
+    /// Time from the end of the input until the last epoch must be complete, all attempts to write it included; at least
+    /// 1ms. After it the job ends with exit code 8 [default: 60s]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     final_epoch_patience: Option<Duration>,
 
@@ -220,12 +221,12 @@ impl RunCommand {
             out::report(report.json, &job.plan(), ToString::to_string)?;
             return Ok(exit::OK);
         }
+        log_to_stderr();
         run(job, engine.config()?, &report)
     }
 }
 
 fn run(job: Job, config: EngineConfig, report: &ReportArgs) -> Result {
-    log_to_stderr();
     let stop = StopFlag::install()?;
     let durable = config.state_dir.is_some();
     let begun = Instant::now();

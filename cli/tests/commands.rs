@@ -57,15 +57,17 @@ fn more_input_is_counted_on_top_when_that_is_asked_for() {
 #[test]
 fn bad_settings_are_named_with_what_would_be_right() {
     let sandbox = Sandbox::small();
-    let rows: [(&[&str], &[&str]); 9] = [
+    let rows: [(&[&str], &[&str]); 11] = [
         (&["--cores", "0"], &["--cores", "between 1 and"]),
         (&["--cores", "4000-4001"], &["--cores 4000-4001", "not there or not online", "allowed: "]),
         (&["--epoch-interval", "soon"], &["--epoch-interval"]),
-        (&["--epoch-interval", "0s"], &["epoch_interval_ms is 0"]),
+        (&["--epoch-interval", "0s"], &["--epoch-interval (epoch_interval_ms) is 0", "milliseconds"]),
+        (&["--final-epoch-patience", "0s"], &["--final-epoch-patience", "is 0"]),
+        (&["--input", ""], &["pattern of the input files is empty"]),
         (&["--rate", "0"], &["--rate", "above zero"]),
         (&["--restore", "yesterday"], &["latest, none"]),
         (&["--key-groups", "3"], &["power of two"]),
-        (&["--state-memory", "1KiB"], &["state_memory_bytes_per_core is 1024"]),
+        (&["--state-memory", "1KiB"], &["--state-memory (state_memory_bytes_per_core) is 1024"]),
         (&["--split-size", "0"], &["--split-size"]),
     ];
     for (args, message) in rows {
@@ -76,6 +78,13 @@ fn bad_settings_are_named_with_what_would_be_right() {
     }
     let mut command = sandbox.word_count(&[]);
     check_fails(command.env("MILLSTREAM_RETAINED_EPOCHS", "many"), 2, &["MILLSTREAM_RETAINED_EPOCHS=many"]);
+    let mut command = sandbox.word_count(&[]);
+    let output = check_succeeds(command.env("MILLSTREAM_RETAIN_EPOCHS", "3"));
+    let said = text(&output.stderr);
+    assert!(
+        said.contains("MILLSTREAM_RETAIN_EPOCHS") && said.contains("did you mean MILLSTREAM_RETAINED_EPOCHS?"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -270,9 +279,8 @@ fn a_key_above_the_limit_stops_the_job_at_a_complete_epoch_and_says_so() {
     let key = ["state `counts`: a key of 70000 bytes", "above the limit of 65536"];
     check(70_000, "1", &key);
     check(70_000, "2", &key);
-    let record =
-        ["a record of 300012 encoded bytes", "above the limit of 262144", "b.txt at byte 0", "raise --exchange-size"];
-    check(300_000, "2", &record);
+    // Refused where it is sent, and by the limit that no setting raises.
+    check(300_000, "2", &["a key of 300000 bytes", "above the limit of 65536", "no setting raises", "b.txt at byte 0"]);
 }
 
 #[test]

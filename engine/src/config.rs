@@ -7,6 +7,11 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// What the environment variables begin with that override settings.
+const PREFIX: &str = "MILLSTREAM_";
+/// How alike (0 to 1) two names are when one may be a slip for the other.
+const NEAR: f64 = 0.85;
+
 /// What a job continues from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -33,7 +38,8 @@ pub struct EngineConfig {
     pub epoch_interval_ms: u64,
     /// Milliseconds after which an epoch that is not complete is given up. The job goes on.
     pub epoch_timeout_ms: u64,
-    /// Milliseconds for which the last epoch of a job is tried again when it cannot be written.
+    /// Milliseconds that the last epoch of a job has to become complete and its output committed, from the end of the input
+    /// on and with all attempts; then the job ends as [`Uncommitted`](crate::ErrorKind::Uncommitted).
     pub final_epoch_patience_ms: u64,
     /// Complete epochs to keep.
     pub retained_epochs: usize,
@@ -90,21 +96,30 @@ impl EngineConfig {
     }
 
     /// The defaults, overridden by environment variables: `MILLSTREAM_` and the name of a field in capitals, for example
-    /// `MILLSTREAM_CORES=2` or `MILLSTREAM_STATE_DIR=/data/job-a`. Values are as in JSON; text needs no quotes.
+    /// `MILLSTREAM_CORES=2` or `MILLSTREAM_STATE_DIR=/data/job-a`. Values are as in JSON; text needs no quotes. A variable
+    /// with that prefix that names no field has no effect, and a warning (of `tracing`) says so.
     ///
     /// # Errors
     /// [`Invalid`](crate::ErrorKind::Invalid) names the variable, its value and what was expected.
     pub fn from_env() -> Result<Self> {
-        Self::from_variables(std::env::vars())
+        let ours = std::env::vars_os().filter_map(|(name, value)| {
+            let name = name.into_string().ok().filter(|name| name.starts_with(PREFIX))?;
+            let not_text = |value| Error::invalid(format_args!("environment variable {name}={value:?} is not UTF-8"));
+            Some(value.into_string().map_err(not_text).map(|value| (name, value)))
+        });
+        Self::from_variables(ours.collect::<Result<Vec<_>>>()?, |warning| tracing::warn!("{warning}"))
     }
 
-    fn from_variables(variables: impl Iterator<Item = (String, String)>) -> Result<Self> {
-        const PREFIX: &str = "MILLSTREAM_";
+    fn from_variables(
+        variables: impl IntoIterator<Item = (String, String)>,
+        mut warn: impl FnMut(String),
+    ) -> Result<Self> {
         let mut config = serde_json::to_value(Self::default()).expect("settings are plain data");
         let fields = config.as_object_mut().expect("settings are a struct");
         for (name, value) in variables {
             let Some(field) = name.strip_prefix(PREFIX).map(str::to_ascii_lowercase) else { continue };
             if !fields.contains_key(&field) {
+                warn(unknown(&name, fields));
                 continue;
             }
             let text = || serde_json::Value::String(value.clone());
@@ -184,19 +199,35 @@ impl EngineConfig {
     /// # Errors
     /// [`Invalid`](crate::ErrorKind::Invalid) names the setting, its value and the allowed range.
     pub fn validate(&self) -> Result<()> {
-        check("epoch_interval_ms", self.epoch_interval_ms, 1, 86_400_000)?;
-        check("epoch_timeout_ms", self.epoch_timeout_ms, 1, 86_400_000)?;
-        check("retained_epochs", self.retained_epochs as u64, 1, 10_000)?;
-        check("state_memory_bytes_per_core", self.state_memory_bytes_per_core as u64, 4 << 20, 1 << 42)?;
-        check("exchange_bytes_per_shard", self.exchange_bytes_per_shard as u64, 4 << 10, 1 << 32)
+        let Self { epoch_interval_ms, epoch_timeout_ms, final_epoch_patience_ms, .. } = *self;
+        check("--epoch-interval (epoch_interval_ms)", epoch_interval_ms, 1, DAY_MS, " milliseconds")?;
+        check("--epoch-timeout (epoch_timeout_ms)", epoch_timeout_ms, 1, DAY_MS, " milliseconds")?;
+        let patience = "--final-epoch-patience (final_epoch_patience_ms)";
+        check(patience, final_epoch_patience_ms, 1, 30 * DAY_MS, " milliseconds")?;
+        check("--retain (retained_epochs)", self.retained_epochs as u64, 1, 10_000, "")?;
+        let memory = "--state-memory (state_memory_bytes_per_core)";
+        check(memory, self.state_memory_bytes_per_core as u64, 4 << 20, 1 << 42, " bytes")?;
+        let exchange = "--exchange-size (exchange_bytes_per_shard)";
+        check(exchange, self.exchange_bytes_per_shard as u64, 4 << 10, 1 << 32, " bytes")
     }
 }
 
-fn check(setting: &str, value: u64, least: u64, most: u64) -> Result<()> {
+const DAY_MS: u64 = 86_400_000;
+
+fn check(setting: &str, value: u64, least: u64, most: u64, unit: &str) -> Result<()> {
     if (least..=most).contains(&value) {
         return Ok(());
     }
-    Err(Error::invalid(format_args!("{setting} is {value}: must lie between {least} and {most}")))
+    Err(Error::invalid(format_args!("{setting} is {value}: must lie between {least} and {most}{unit}")))
+}
+
+/// What to say of a variable that looks like a setting and is none.
+fn unknown(name: &str, fields: &serde_json::Map<String, serde_json::Value>) -> String {
+    let field = name.trim_start_matches(PREFIX).to_ascii_lowercase();
+    let near = fields.keys().map(|known| (strsim::jaro_winkler(&field, known), known));
+    let near = near.filter(|(nearness, _)| *nearness > NEAR).max_by(|a, b| a.0.total_cmp(&b.0));
+    let hint = near.map(|(_, known)| format!(": did you mean {PREFIX}{}?", known.to_ascii_uppercase()));
+    format!("the environment variable {name} names no setting and has no effect{}", hint.unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -204,7 +235,8 @@ mod tests {
     use super::*;
 
     fn from(variables: &[(&str, &str)]) -> Result<EngineConfig> {
-        EngineConfig::from_variables(variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
+        let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        EngineConfig::from_variables(variables, |warning| panic!("{warning}"))
     }
 
     #[test]
@@ -232,6 +264,23 @@ mod tests {
     #[test]
     fn a_setting_out_of_range_is_refused_with_its_range() {
         let error = EngineConfig::new().retained_epochs(0).validate().unwrap_err();
-        assert!(error.message().contains("retained_epochs is 0: must lie between 1 and"), "{error}");
+        assert!(error.message().contains("--retain (retained_epochs) is 0: must lie between 1 and"), "{error}");
+    }
+
+    #[test]
+    fn a_variable_that_names_no_setting_is_warned_of_with_the_nearest_that_does() {
+        let warnings = |name: &str| {
+            let mut warnings = Vec::new();
+            let variables = [(name.to_owned(), "1".to_owned())];
+            let config = EngineConfig::from_variables(variables, |warning| warnings.push(warning)).unwrap();
+            assert_eq!(config, EngineConfig::default());
+            warnings
+        };
+        let [slip] = &warnings("MILLSTREAM_EPOCH_INTERVAL")[..] else { panic!("one warning") };
+        assert!(slip.contains("MILLSTREAM_EPOCH_INTERVAL names no setting"), "{slip}");
+        assert!(slip.ends_with("did you mean MILLSTREAM_EPOCH_INTERVAL_MS?"), "{slip}");
+        let [other] = &warnings("MILLSTREAM_ZZZ")[..] else { panic!("one warning") };
+        assert!(!other.contains("did you mean"), "{other}");
+        assert!(warnings("HOME").is_empty());
     }
 }

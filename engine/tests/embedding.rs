@@ -356,6 +356,25 @@ fn a_value_above_the_limit_stops_the_job_at_a_complete_epoch_and_names_state_and
     assert_eq!(Engine::start(durable(dir.path()), job(100)).unwrap().join().unwrap().records_in, 100);
 }
 
+#[test]
+fn a_record_too_long_for_an_exchange_names_a_size_that_is_enough() {
+    let job = || {
+        Job::named("long")
+            .source(iter(|| (0..100u64).map(|n| (n, "x".repeat(if n == 50 { 300_000 } else { 10 })))))
+            .key_by(|record: &(u64, String)| record.0)
+            .process_with("process", ValueState::<u64>::named("lengths"), |_, (_, text), _, out: &mut Out<u64>| {
+                out.push(text.len() as u64);
+            })
+            .sink(Discard::counting())
+    };
+    let error = Engine::start(config(), job()).unwrap().join().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Exhausted, "{error}");
+    let (_, after) = error.message().split_once("(exchange_bytes_per_shard) to at least ").expect("the setting");
+    let enough = after.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap();
+    let config = EngineConfig { exchange_bytes_per_shard: enough, ..config() };
+    assert_eq!(Engine::start(config, job()).unwrap().join().unwrap().records_in, 100);
+}
+
 #[track_caller]
 fn is_exhausted(config: &EngineConfig, job: Job, state: &str) {
     let config = config.clone().state_memory_bytes_per_core(4 << 20);

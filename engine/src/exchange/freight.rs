@@ -4,6 +4,7 @@
 //! The hash was computed once by the sender and serves routing, the table's index and, after a restore, routing again.
 
 use crate::{Error, Result};
+use millstream_state::table::KEY_BYTES_MAX;
 use millstream_state::{BadBytes, Key, Record, Schema};
 use std::marker::PhantomData;
 
@@ -12,6 +13,8 @@ pub(crate) const BATCH_RECORDS: usize = 512;
 
 const HASH_BYTES: usize = 8;
 const LENGTH_BYTES: usize = 4;
+/// What a record of no fixed size has in front of its payload.
+pub(super) const HEAD_BYTES: usize = HASH_BYTES + LENGTH_BYTES;
 
 /// What crosses an exchange: only a key, or a whole record.
 pub trait Freight: 'static {
@@ -19,6 +22,8 @@ pub trait Freight: 'static {
     type Load: ?Sized;
     /// Payload bytes, when all have the same count.
     const FIXED_SIZE: Option<usize>;
+    /// Most payload bytes that the receiver has a use for, when there is such a limit.
+    const PAYLOAD_BYTES_MAX: Option<usize>;
     /// What the payload means.
     fn schema() -> Schema;
     /// Appends the payload.
@@ -38,6 +43,7 @@ pub struct KeyFreight<K: ?Sized>(PhantomData<fn(&K)>);
 impl<K: Key + ?Sized> Freight for KeyFreight<K> {
     type Load = K;
     const FIXED_SIZE: Option<usize> = K::FIXED_SIZE;
+    const PAYLOAD_BYTES_MAX: Option<usize> = Some(KEY_BYTES_MAX);
     fn schema() -> Schema {
         K::schema()
     }
@@ -60,6 +66,7 @@ pub struct RecordFreight<R>(PhantomData<fn() -> R>);
 impl<R: Record> Freight for RecordFreight<R> {
     type Load = R;
     const FIXED_SIZE: Option<usize> = R::FIXED_SIZE;
+    const PAYLOAD_BYTES_MAX: Option<usize> = None;
     fn schema() -> Schema {
         R::schema()
     }

@@ -116,6 +116,7 @@ pub(crate) type LogPiece<'a> = dyn FnMut(Epoch, Channel, &[u8]) + 'a;
 pub(crate) struct EdgeEnds {
     edge: u32,
     shard: u32,
+    shards: u32,
     ring_bytes: usize,
     /// Towards each receiving shard; nothing towards the shard itself. Empty on an edge that does not re-partition.
     outlets: Vec<Option<(Producer<u8>, Producer<Placed>)>>,
@@ -143,7 +144,7 @@ pub(crate) fn exchange_edge(edge: u32, shards: u32, ring_bytes: usize) -> Vec<Ed
 
 /// Makes an edge on which every record stays on its shard; one part for each shard.
 pub(crate) fn forward_edge(edge: u32, shards: u32, ring_bytes: usize) -> Vec<EdgeEnds> {
-    let part = |shard| EdgeEnds { edge, shard, ring_bytes, outlets: Vec::new(), inlets: Vec::new() };
+    let part = |shard| EdgeEnds { edge, shard, shards, ring_bytes, outlets: Vec::new(), inlets: Vec::new() };
     (0..shards).map(part).collect()
 }
 
@@ -151,6 +152,7 @@ pub(crate) fn forward_edge(edge: u32, shards: u32, ring_bytes: usize) -> Vec<Edg
 pub(crate) struct OpenEdge {
     edge: u32,
     shard: u32,
+    shards: u32,
     ring_bytes: usize,
     outlets: Vec<Outlet>,
     /// Which of the outlets leads to this shard itself.
@@ -176,6 +178,7 @@ impl EdgeEnds {
         OpenEdge {
             edge: self.edge,
             shard: self.shard,
+            shards: self.shards,
             ring_bytes: self.ring_bytes,
             outlets,
             own: if re_partitions { self.shard as usize } else { 0 },

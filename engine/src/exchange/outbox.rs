@@ -1,9 +1,10 @@
 //! The sending end of one edge on one shard: routes each record to the shard that owns its key.
 
-use super::freight::{fixed_bytes, write_any, write_fixed};
+use super::freight::{HEAD_BYTES, fixed_bytes, write_any, write_fixed};
 use super::{BarrierMode, CHUNK_BYTES, Channel, Freight, LogOrigin, LogPiece, OpenEdge, Outlet};
 use crate::Error;
 use crate::chain::Faults;
+use millstream_state::table::RECORD_BYTES_MAX;
 use millstream_state::{Epoch, KeyGroupCount};
 
 /// See the module.
@@ -16,6 +17,7 @@ pub(crate) struct Outbox {
     key_groups: KeyGroupCount,
     edge: u32,
     shard: u32,
+    shards: u32,
     /// Largest record that fits a ring, and most bytes that may wait for this shard itself.
     ring_bytes: usize,
     log_step_bytes: usize,
@@ -31,6 +33,7 @@ impl Outbox {
             key_groups,
             edge: ends.edge,
             shard: ends.shard,
+            shards: ends.shards,
             ring_bytes: ends.ring_bytes,
             log_step_bytes: ends.log_step_bytes(),
             scratch: Vec::with_capacity(CHUNK_BYTES),
@@ -47,21 +50,36 @@ impl Outbox {
             None => {
                 write_any::<W>(hash, load, &mut self.scratch);
                 if self.scratch.len() > self.ring_bytes {
-                    return self.refuse();
+                    return self.refuse(W::PAYLOAD_BYTES_MAX);
                 }
                 outlet.reserve(self.scratch.len()).copy_from_slice(&self.scratch);
             }
         }
     }
 
+    /// Names the limit that counts: that of a key, which nothing raises, or that of the exchange.
     #[cold]
-    fn refuse(&self) {
-        Faults::fail(Error::exhausted(format_args!(
-            "a record of {} encoded bytes is above the limit of {} for one record at an exchange; raise --exchange-size \
-             (exchange_bytes_per_shard)",
-            self.scratch.len(),
-            self.ring_bytes
-        )));
+    fn refuse(&self, key_bytes_max: Option<usize>) {
+        let (record, limit) = (self.scratch.len(), self.ring_bytes);
+        let key = record - HEAD_BYTES;
+        Faults::fail(match key_bytes_max.filter(|&most| key > most) {
+            Some(most) => Error::exhausted(format_args!(
+                "a key of {key} bytes is above the limit of {most} bytes, which no setting raises: shorten it"
+            )),
+            None => {
+                let needed = record.saturating_mul(self.shards as usize);
+                let beyond = match record > RECORD_BYTES_MAX {
+                    true => {
+                        format!(" (as a value of a state it is too long all the same: {RECORD_BYTES_MAX} with its key)")
+                    }
+                    false => String::new(),
+                };
+                Error::exhausted(format_args!(
+                    "a record of {record} encoded bytes is above the limit of {limit} for one record at an exchange; raise \
+                     --exchange-size (exchange_bytes_per_shard) to at least {needed}{beyond}"
+                ))
+            }
+        });
     }
 
     /// Publishes everything gathered.

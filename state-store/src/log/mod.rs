@@ -48,7 +48,7 @@ pub(crate) const FRAME_BYTES: usize = 256 << 10;
 /// Every page leaves this much room in front for the header of its extent, so that it is written as it stands.
 pub(crate) const PAGE_HEADER_BYTES: usize = ExtentHeader::SIZE;
 /// Most bytes in one record, header and key included: a page is one extent.
-pub(crate) const RECORD_BYTES_MAX: usize = EXTENT_BYTES_MAX - PAGE_HEADER_BYTES;
+pub const RECORD_BYTES_MAX: usize = EXTENT_BYTES_MAX - PAGE_HEADER_BYTES;
 /// How far memory is touched ahead of the highest page in use.
 const POPULATE_AHEAD_BYTES: usize = 64 << 20;
 

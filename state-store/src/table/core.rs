@@ -232,7 +232,8 @@ impl TableCore {
         if value.len() > layout.value_bytes_max(key.len()) {
             let (bytes, limit) = (value.len(), layout.value_bytes_max(key.len()));
             return Err(Error::exhausted(format_args!(
-                "state `{}`: a value of {bytes} bytes is above the limit of {limit} bytes",
+                "state `{}`: a value of {bytes} bytes is above the limit of {limit} bytes, which no setting raises: keep it in parts, under \
+                 several keys",
                 self.name
             )));
         }

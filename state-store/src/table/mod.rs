@@ -22,6 +22,7 @@ mod layout;
 mod log;
 
 pub use crate::index::ScanCursor;
+pub use crate::log::RECORD_BYTES_MAX;
 pub use layout::KEY_BYTES_MAX;
 pub use log::Log;
 
@@ -296,7 +297,7 @@ fn check_key(core: &TableCore, key: &[u8]) -> Result<()> {
 #[cold]
 fn key_too_long(core: &TableCore, bytes: usize) -> Error {
     Error::exhausted(format_args!(
-        "state `{}`: a key of {bytes} bytes is above the limit of {KEY_BYTES_MAX} bytes",
+        "state `{}`: a key of {bytes} bytes is above the limit of {KEY_BYTES_MAX} bytes, which no setting raises: shorten it",
         core.name
     ))
 }

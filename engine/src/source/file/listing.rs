@@ -42,6 +42,9 @@ impl Listing {
 }
 
 fn find(pattern: &str) -> Result<Vec<(PathBuf, u64)>> {
+    if pattern.is_empty() {
+        return Err(Error::invalid("the pattern of the input files is empty: name them, such as 'logs/*.txt'"));
+    }
     let paths = glob::glob(pattern)
         .map_err(|error| Error::invalid(format_args!("{pattern} is no pattern of files: {error}")))?;
     let is_pattern = pattern.contains(['*', '?', '[']);
