@@ -12,6 +12,7 @@ use std::process::ExitCode;
 mod bench;
 mod doctor;
 mod exit;
+mod file_limit;
 mod out;
 mod progress;
 mod run;
@@ -59,6 +60,9 @@ fn main() -> ExitCode {
         }
         Err(error) => error.exit(),
     };
+    if let Err(failure) = file_limit::take_signal() {
+        return finish(false, Err(failure));
+    }
     match cli.command {
         Command::Doctor(args) => finish(args.json, doctor::run(&args)),
         Command::Run(run) => finish(run.json(), run.run()),

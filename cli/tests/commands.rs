@@ -394,3 +394,22 @@ fn the_directory_of_the_state_may_be_written_both_ways_for_doctor() {
     assert!(report(&[directory]).is_some() && report(&[directory]) == report(&["--state-dir", directory]));
     check_fails(&mut millstream(&["doctor", directory, "--state-dir", directory]), 2, &["--state-dir"]);
 }
+
+#[test]
+fn a_limit_on_the_size_of_files_is_an_error_that_is_told_and_no_kill() {
+    let sandbox = Sandbox::small();
+    let limited = |command: &Command, blocks: u32| {
+        let mut limited = Command::new("sh");
+        limited
+            .args(["-c", &format!("ulimit -f {blocks}; exec \"$0\" \"$@\"")])
+            .arg(command.get_program())
+            .args(command.get_args());
+        limited
+    };
+    let mut run = sandbox.word_count(&["--cores", "1", "--final-epoch-patience", "300ms"]);
+    // Not even a manifest fits; a manifest does, and no segment file.
+    check_fails(&mut limited(&run, 0), 4, &["manifest", "File too large"]);
+    check_fails(&mut limited(&run, 64), 8, &["File too large"]);
+    check_succeeds(&mut run);
+    sandbox.check_output(Emit::AtEnd);
+}
