@@ -11,15 +11,17 @@
 //! Cost: two server cores of 2025 count about 240 M uniform keys of 1 M a second; under 200 M look for a fault here
 //! before believing a ratio.
 
+use crate::gaps::{Watch, host_share};
 use crate::keys::{KeyGenerator, KeySampler, Keys};
+use crate::onlooker::{Look, pass};
 use crate::slots::{Hashed, Slots};
-use millstream::topology::{CoreId, Placement};
+use millstream::topology::{CoreId, Placement, ThreadId};
 use millstream::{Error, Result};
 use millstream_state::hash::hash_u64;
 use rtrb::{Consumer, Producer, RingBuffer};
 use serde::{Deserialize, Serialize};
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Barrier, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Records handed over at once.
@@ -57,6 +59,9 @@ pub struct CeilingReport {
     pub keys: Keys,
     /// The core of each shard; `None`: not pinned.
     pub cores: Vec<Option<CoreId>>,
+    /// Part of the time measured that the host took from the shards; zero to one.
+    #[serde(default)]
+    pub host_share: f64,
 }
 
 impl Ceiling {
@@ -69,39 +74,56 @@ impl Ceiling {
     /// # Panics
     /// If a key was lost or counted twice (I1).
     pub fn run(&self) -> Result<CeilingReport> {
+        self.run_before(&mut |_| true).map(|report| report.expect("nobody ends it"))
+    }
+
+    /// The same before an onlooker; `None` when it was ended.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    ///
+    /// # Panics
+    /// As [`run`](Self::run).
+    pub fn run_before(&self, look: &mut Look<'_>) -> Result<Option<CeilingReport>> {
         let stop = AtomicBool::new(false);
-        let mut measured = (0, Duration::ZERO);
-        self.with_shards(Limit::Stop(&stop), |progress| {
-            std::thread::sleep(self.warm_up);
+        let mut measured = None;
+        let mut watched = Ok(0.0);
+        self.with_shards(Limit::Stop(&stop), |threads, progress| {
             let counted = || progress.iter().map(|progress| progress.0.load(Ordering::Relaxed)).sum::<u64>();
+            let goes_on = pass(self.warm_up, "bare loop", look, &counted, &|| false);
+            let watch = Watch::start(threads, 0);
             let (begin, before) = (Instant::now(), counted());
-            std::thread::sleep(self.duration);
-            measured = (counted() - before, begin.elapsed());
+            if goes_on && pass(self.duration, "bare loop", look, &counted, &|| false) {
+                measured = Some((counted() - before, begin.elapsed()));
+            }
+            watched = watch.map(|watch| host_share(&watch.finish(), begin.elapsed()));
             stop.store(true, Ordering::Relaxed);
         })?;
-        let (records, time) = measured;
+        let Some((records, time)) = measured else { return Ok(None) };
         #[expect(clippy::cast_precision_loss, reason = "a run counts less than 2^53 records")]
         let records_per_second = records as f64 / time.as_secs_f64();
-        Ok(CeilingReport {
+        Ok(Some(CeilingReport {
             records_per_second,
             records,
             seconds: time.as_secs_f64(),
             keys: self.keys,
             cores: self.placement.shards.clone(),
-        })
+            host_share: watched?,
+        }))
     }
 
     /// Starts the shards, calls `watch` once all have their memory, and returns their tables when they have ended.
-    fn with_shards(&self, limit: Limit<'_>, watch: impl FnOnce(&[Progress])) -> Result<Vec<Slots>> {
+    fn with_shards(&self, limit: Limit<'_>, watch: impl FnOnce(&[ThreadId], &[Progress])) -> Result<Vec<Slots>> {
         let count = self.placement.shards.len();
         let sampler = KeySampler::new(self.keys)?;
         let progress: Vec<Progress> = (0..count).map(|_| Progress::default()).collect();
         let ready = Barrier::new(count + 1);
+        let ids: Vec<OnceLock<ThreadId>> = (0..count).map(|_| OnceLock::new()).collect();
         std::thread::scope(|scope| {
             let mut threads = Vec::with_capacity(count);
             for ((me, ends), progress) in rings(count).into_iter().enumerate().zip(&progress) {
                 let generator = KeyGenerator::new(sampler.clone(), self.seed, me as u64);
-                let (core, ready) = (self.placement.shards[me], &ready);
+                let (core, ready, id) = (self.placement.shards[me], &ready, &ids[me]);
                 // A little more than its share: the hash does not split the keys exactly evenly.
                 let keys_share = usize::try_from(self.keys.count()).unwrap_or(usize::MAX) / count;
                 let keys = keys_share + keys_share / 32 + 1024;
@@ -112,13 +134,15 @@ impl Ceiling {
                         core_affinity::set_for_current(core_affinity::CoreId { id: core.0 as usize });
                     }
                     let slots = Slots::for_keys(keys);
+                    id.get_or_init(ThreadId::current);
                     ready.wait();
                     Ok(Shard { me, slots: slots?, ends, progress, counted: 0 }.run(generator, limit))
                 });
                 threads.push(started.expect("threads of a benchmark can be started"));
             }
             ready.wait();
-            watch(&progress);
+            let ids: Vec<ThreadId> = ids.iter().filter_map(OnceLock::get).copied().collect();
+            watch(&ids, &progress);
             let (mut made, mut counted, mut tables) = (0, 0, Vec::with_capacity(count));
             for thread in threads {
                 let mut ended: Ended = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
@@ -283,7 +307,7 @@ mod tests {
     fn check(shards: usize, keys: Keys) {
         let batches = 40;
         let ceiling = ceiling(shards, keys);
-        let mut tables = ceiling.with_shards(Limit::Batches(batches), |_| {}).unwrap();
+        let mut tables = ceiling.with_shards(Limit::Batches(batches), |_, _| {}).unwrap();
         let mut expected = vec![0u64; usize::try_from(keys.count()).unwrap()];
         for shard in 0..shards {
             let mut generator = KeyGenerator::new(KeySampler::new(keys).unwrap(), 1, shard as u64);

@@ -77,6 +77,12 @@ impl HostTime {
     }
 }
 
+/// Part of `time` that the host took from its threads, on average; zero to one.
+pub fn host_share(threads: &[HostTime], time: Duration) -> f64 {
+    let whole = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).saturating_mul(threads.len() as u64);
+    share(threads.iter().map(HostTime::total_ns).sum(), whole).min(1.0)
+}
+
 /// A thread as it was last looked at.
 struct Watched {
     times: ThreadTimes,

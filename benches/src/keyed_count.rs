@@ -8,11 +8,12 @@
 //! * I1. What is measured lies between the end of the warm-up and the moment the job is told to stop.
 //! * I2. Nothing here runs on a shard's thread but the sink, which costs what a counting sink has to.
 
-use crate::ceiling::Ceiling;
-use crate::gaps::{GapReport, HostTime, Watch};
+use crate::ceiling::{Ceiling, CeilingReport};
+use crate::gaps::{GapReport, HostTime, Watch, host_share};
 use crate::keys::{KeySampler, Keys};
 use crate::latency::{Latencies, LatencySink};
 use crate::machine::filesystem;
+use crate::onlooker::{Look, Sight, pass};
 use crate::report::{self, median, table};
 use hdrhistogram::Histogram;
 use millstream::prelude::*;
@@ -28,6 +29,11 @@ const SEED: u64 = 42;
 
 /// Slots of the generator: so many splits share the indices, more than any machine has cores.
 const SLICES: u32 = 64;
+
+/// A host that takes more of the time than this disturbs a measurement.
+const HOST_SHARE_MAX: f64 = 0.03;
+/// Rounds that differ by more than this were disturbed.
+const SPREAD_MAX: f64 = 0.15;
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -107,6 +113,12 @@ pub struct KeyedCountReport {
     pub snapshot_bytes: u64,
     /// Bytes written for the newest epoch.
     pub snapshot_bytes_written: u64,
+    /// Part of the time measured that the host took from the shards; zero to one.
+    #[serde(default)]
+    pub host_share: f64,
+    /// The same for the bare loop.
+    #[serde(default)]
+    pub ceiling_host_share: Option<f64>,
     /// Resident memory of the process before the job was told to stop.
     pub rss_bytes: u64,
     /// What was counted.
@@ -119,7 +131,7 @@ pub struct KeyedCountReport {
     pub epoch_interval_seconds: f64,
     /// Records per second that were asked for.
     pub rate: Option<f64>,
-    /// What is not as good as it could be on this host.
+    /// What is not as good as it could be on this host, and what makes the figures doubtful.
     pub warnings: Vec<String>,
 }
 
@@ -161,20 +173,38 @@ impl KeyedCount {
     /// # Errors
     /// [`Invalid`](millstream::ErrorKind::Invalid) for keys or cores out of range, and everything that a job can fail with.
     pub fn run(&self) -> Result<KeyedCountReport> {
+        self.run_before(&mut |_| true).map(|report| report.expect("nobody ends it"))
+    }
+
+    /// The same before an onlooker; `None` when it was ended.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn run_before(&self, look: &mut Look<'_>) -> Result<Option<KeyedCountReport>> {
         let sampler = KeySampler::new(self.keys)?;
         let parent = self.directory()?;
-        let rounds = if self.with_ceiling { self.rounds.max(1) } else { 1 };
+        let rounds = self.rounds();
         let (mut ceilings, mut engines) = (Vec::new(), Vec::new());
-        for _ in 0..rounds {
+        for round in 1..=rounds {
+            let mut look = |sight| look(Sight { round, rounds, ..sight });
             if self.with_ceiling {
-                ceilings.push(self.bare_loop()?);
+                let Some(ceiling) = self.bare_loop()?.run_before(&mut look)? else { return Ok(None) };
+                ceilings.push(ceiling);
             }
-            engines.push(self.round(&sampler, &parent)?);
+            let Some(engine) = self.round(&sampler, &parent, &mut look)? else { return Ok(None) };
+            engines.push(engine);
         }
-        let rates: Vec<f64> = engines.iter().map(|round| round.records_per_second).collect();
-        let records_per_second = median(&rates).expect("at least one round");
-        let ceiling = median(&ceilings);
-        Ok(self.report(engines, records_per_second, rates, ceiling, ceilings))
+        Ok(Some(self.report(engines, &ceilings)))
+    }
+
+    /// How long it should take.
+    pub fn planned(&self) -> Duration {
+        let bare_loop = if self.with_ceiling { self.bare_loop_times() } else { [Duration::ZERO; 2] };
+        (bare_loop.iter().sum::<Duration>() + self.warm_up + self.duration) * self.rounds()
+    }
+
+    fn rounds(&self) -> u32 {
+        if self.with_ceiling { self.rounds.max(1) } else { 1 }
     }
 
     /// Where state directories are made.
@@ -185,29 +215,33 @@ impl KeyedCount {
         self.state_dir.clone().map_or_else(disk_directory, Ok)
     }
 
-    fn bare_loop(&self) -> Result<f64> {
-        let placement = Topology::read()?.plan(&self.cores)?;
-        // It has no epochs to average over: a third of the time shows as much.
-        let duration = (self.duration / 3).max(Duration::from_millis(500));
-        let warm_up = self.warm_up.min(Duration::from_millis(500));
-        let ceiling = Ceiling { placement, keys: self.keys, warm_up, duration, seed: self.seed };
-        Ok(ceiling.run()?.records_per_second)
+    /// Warm-up and duration. It has no epochs to average over: a third of the time shows as much.
+    fn bare_loop_times(&self) -> [Duration; 2] {
+        let shortest = Duration::from_millis(500);
+        [self.warm_up.min(shortest), (self.duration / 3).max(shortest)]
     }
 
-    fn round(&self, sampler: &KeySampler, parent: &Path) -> Result<Round> {
+    fn bare_loop(&self) -> Result<Ceiling> {
+        let placement = Topology::read()?.plan(&self.cores)?;
+        let [warm_up, duration] = self.bare_loop_times();
+        Ok(Ceiling { placement, keys: self.keys, warm_up, duration, seed: self.seed })
+    }
+
+    /// One run of the engine; `None` when the onlooker has ended it. Its directory goes in any case.
+    fn round(&self, sampler: &KeySampler, parent: &Path, look: &mut Look<'_>) -> Result<Option<Round>> {
         let dir = TempDir::with_prefix_in("keyed-count-", parent);
         let dir = dir.map_err(|why| Error::unavailable(format_args!("{}: {why}", parent.display())))?;
         match self.rate {
             None => {
                 let sink = Discard::counting();
                 let count = sink.count();
-                self.measure(self.counting_job(sampler, sink), dir.path(), &|| count.total(), None)
+                self.measure(self.counting_job(sampler, sink), dir.path(), &|| count.total(), None, look)
             }
             Some(rate) => {
                 let sink = LatencySink::default();
                 let latencies = sink.latencies();
                 let job = self.timed_job(sampler, rate, sink);
-                self.measure(job, dir.path(), &|| latencies.total(), Some(&latencies))
+                self.measure(job, dir.path(), &|| latencies.total(), Some(&latencies), look)
             }
         }
     }
@@ -257,11 +291,20 @@ impl KeyedCount {
         .state_memory_bytes_per_core(bytes.min(1 << 40))
     }
 
-    fn measure(&self, job: Job, dir: &Path, counted: &dyn Fn() -> u64, latencies: Option<&Latencies>) -> Result<Round> {
+    fn measure(
+        &self,
+        job: Job,
+        dir: &Path,
+        counted: &dyn Fn() -> u64,
+        latencies: Option<&Latencies>,
+        look: &mut Look<'_>,
+    ) -> Result<Option<Round>> {
         let running = Engine::start(self.config(dir), job)?;
         let shards = running.shards();
         let ended_early = || running.is_ended();
-        sleep(self.warm_up, &ended_early);
+        if !pass(self.warm_up, "warm-up", look, counted, &ended_early) {
+            return give_up(running);
+        }
         let watch = match Watch::start(&running.shard_threads(), running.now_ns()) {
             Ok(watch) => watch,
             // The threads of a job that has failed are gone; its own error says why.
@@ -276,7 +319,9 @@ impl KeyedCount {
             latencies.start(running.now_ns());
         }
         let (begin, before) = (Instant::now(), counted());
-        sleep(self.duration, &ended_early);
+        if !pass(self.duration, "engine", look, counted, &ended_early) {
+            return give_up(running);
+        }
         let (records, seconds) = (counted() - before, begin.elapsed().as_secs_f64());
         if let Some(latencies) = latencies {
             latencies.stop();
@@ -288,7 +333,7 @@ impl KeyedCount {
         let host = watch.finish();
         #[expect(clippy::cast_precision_loss, reason = "a run counts less than 2^53 records")]
         let records_per_second = records as f64 / seconds;
-        Ok(Round {
+        Ok(Some(Round {
             records_per_second,
             shards,
             report,
@@ -296,21 +341,22 @@ impl KeyedCount {
             rss_bytes,
             latencies: latencies.map(Latencies::histogram),
             warnings,
-        })
+        }))
     }
 
-    fn report(
-        &self,
-        mut rounds: Vec<Round>,
-        records_per_second: f64,
-        rates: Vec<f64>,
-        ceiling: Option<f64>,
-        ceiling_rounds: Vec<f64>,
-    ) -> KeyedCountReport {
+    fn report(&self, mut rounds: Vec<Round>, ceilings: &[CeilingReport]) -> KeyedCountReport {
+        let rates: Vec<f64> = rounds.iter().map(|round| round.records_per_second).collect();
+        let records_per_second = median(&rates).expect("at least one round");
+        let ceiling_rounds: Vec<f64> = ceilings.iter().map(|round| round.records_per_second).collect();
+        let ceiling = median(&ceiling_rounds);
+        let host_shares: Vec<f64> = rounds.iter().map(|round| host_share(&round.host, self.duration)).collect();
+        let ceiling_host_shares: Vec<f64> = ceilings.iter().map(|round| round.host_share).collect();
         let gaps: Vec<_> = rounds.iter_mut().flat_map(|round| std::mem::take(&mut round.report.gaps)).collect();
         let host: Vec<_> = rounds.iter_mut().flat_map(|round| std::mem::take(&mut round.host)).collect();
         let last = rounds.last().expect("there is at least one round");
-        let (shards, warnings) = (last.shards, last.warnings.clone());
+        let (shards, mut warnings) = (last.shards, last.warnings.clone());
+        warnings.extend(disturbed("the engine", &host_shares, &rates));
+        warnings.extend(disturbed("the bare loop", &ceiling_host_shares, &ceiling_rounds));
         let snapshot_bytes = last.report.epochs.snapshot_bytes_total;
         let snapshot_bytes_written = last.report.epochs.snapshot_bytes_last;
         let all = |of: fn(&EpochStats) -> &Histogram<u64>| {
@@ -340,6 +386,8 @@ impl KeyedCount {
             latency_us: latency.map(|latency| Quantiles::of(&latency, 1e-3)),
             snapshot_bytes,
             snapshot_bytes_written,
+            host_share: largest(&host_shares).expect("at least one round"),
+            ceiling_host_share: largest(&ceiling_host_shares),
             rss_bytes: rounds.iter().map(|round| round.rss_bytes).max().unwrap_or(0),
             keys: self.keys,
             shards,
@@ -382,28 +430,47 @@ impl KeyedCountReport {
             self.ceiling_records_per_second.zip(self.ratio_to_ceiling).map_or_else(String::new, |(rate, ratio)| {
                 format!(", {ratio:.2} of the bare loop's {}", report::rate(rate))
             });
+        let gap = &self.gap_us;
         format!(
-            "{} on {} shards: {}{against}\nepochs: {} complete, {} failed, {} each; longest gap that is not the host's {}; {:.3} % of \
-             time in gaps over 1 ms\n{}",
+            "{} on {} shards: {}{against}\nepochs: {} complete, {} failed, {} each\nlongest gap between batches {}, {} without the \
+             host's part; time in gaps over 1 ms {:.3} %, {:.3} % without the host's part\n{}",
             self.keys,
             self.shards,
             report::rate(self.records_per_second),
             self.epochs.completed,
             self.epochs.failed,
             report::bytes(self.snapshot_bytes),
-            report::microseconds(self.gap_us.max_not_host),
-            self.gap_us.share_over_1ms * 100.0,
+            report::microseconds(gap.max),
+            report::microseconds(gap.max_not_host),
+            gap.share_over_1ms * 100.0,
+            gap.share_over_1ms_not_host * 100.0,
             table(["", "p50", "p99", "p99.9", "max"], rows),
         )
     }
 }
 
-/// Sleeps for `time`, or until the job has ended by itself, which `join` explains.
-fn sleep(time: Duration, ended: &dyn Fn() -> bool) {
-    let until = Instant::now() + time;
-    while Instant::now() < until && !ended() {
-        std::thread::sleep(Duration::from_millis(20).min(until.saturating_duration_since(Instant::now())));
-    }
+fn largest(values: &[f64]) -> Option<f64> {
+    values.iter().copied().max_by(f64::total_cmp)
+}
+
+/// Why the figures of some rounds are doubtful: the host took time from them, or they differ.
+fn disturbed(what: &str, host_shares: &[f64], rates: &[f64]) -> Option<String> {
+    let taken = largest(host_shares).filter(|taken| *taken > HOST_SHARE_MAX);
+    let (most, least) = (largest(rates)?, rates.iter().copied().min_by(f64::total_cmp)?);
+    let spread = (most - least) / most;
+    let why = match taken {
+        Some(taken) => format!("the host took up to {:.0} % of the time from it", taken * 100.0),
+        None if spread > SPREAD_MAX => format!("its rounds differ by {:.0} %", spread * 100.0),
+        None => return None,
+    };
+    Some(format!("{what} was disturbed: {why}. Its figures and the ratio say little; measure when nothing else runs"))
+}
+
+/// Ends a job of which nothing more is wanted.
+fn give_up(running: Running) -> Result<Option<Round>> {
+    running.stop(Stop::AtNextEpoch);
+    running.join()?;
+    Ok(None)
 }
 
 /// A directory for temporary files that lies on a disk: on tmpfs a snapshot would cost nothing.
@@ -453,10 +520,35 @@ mod tests {
     }
 
     #[test]
+    fn a_disturbed_measurement_says_so_and_why() {
+        let check = |shares: &[f64], rates: &[f64], why: Option<&str>| {
+            let said = disturbed("it", shares, rates);
+            assert_eq!(said.is_some(), why.is_some(), "{said:?}");
+            assert!(why.is_none_or(|why| said.as_ref().is_some_and(|said| said.contains(why))), "{said:?}");
+        };
+        check(&[0.01, 0.0], &[100.0, 95.0], None);
+        check(&[0.01, 0.2], &[100.0, 95.0], Some("up to 20 % of the time"));
+        check(&[0.01, 0.0], &[100.0, 70.0], Some("its rounds differ by 30 %"));
+        check(&[], &[], None);
+    }
+
+    #[test]
     fn under_a_rate_every_record_has_a_latency() {
         let report = KeyedCount { rate: Some(20_000.0), ..small() }.run().unwrap();
         let latency = report.latency_us.expect("asked for a rate");
         assert!(latency.p50 > 0.0 && latency.max >= latency.p99, "{report:?}");
         assert!(report.records_per_second > 0.0, "{report:?}");
+    }
+
+    #[test]
+    fn an_onlooker_who_has_seen_enough_ends_it_and_nothing_is_left() {
+        let parent = tempfile::tempdir().unwrap();
+        let state_dir = Some(parent.path().to_owned());
+        for last in ["bare loop", "warm-up", "engine"] {
+            let run = KeyedCount { with_ceiling: true, state_dir: state_dir.clone(), ..small() };
+            let report = run.run_before(&mut |sight| sight.what != last).unwrap();
+            assert!(report.is_none(), "{last}");
+            assert_eq!(parent.path().read_dir().unwrap().count(), 0, "{last}");
+        }
     }
 }

@@ -5,6 +5,7 @@ pub mod gaps;
 pub mod keyed_count;
 pub mod keys;
 pub mod machine;
+pub mod onlooker;
 pub mod report;
 pub mod word_count;
 

@@ -7,6 +7,7 @@ use crate::machine::Machine;
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 use millstream::{Error, Result};
 use serde::Serialize;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -82,6 +83,27 @@ impl<T: Serialize> ResultFile<T> {
         }
         unreachable!("there are fewer than 2^32 results")
     }
+}
+
+/// Checks that a result can be written to `path` (without one, to [`LOCAL_RESULTS`]), so that nothing is measured in vain.
+/// Leaves nothing behind.
+///
+/// # Errors
+/// [`Invalid`](millstream::ErrorKind::Invalid) when it cannot.
+pub fn check_writable(path: Option<&Path>) -> Result<()> {
+    let shown = path.unwrap_or(Path::new(LOCAL_RESULTS));
+    let failed = |why: &dyn fmt::Display| {
+        let what =
+            format_args!("the result cannot be written to {}: {why}; name another file with --out", shown.display());
+        Error::invalid(what)
+    };
+    if path.is_some_and(|path| path.is_dir() || path.file_name().is_none()) {
+        return Err(failed(&"it is a directory"));
+    }
+    let directory = path.map_or(Some(shown), Path::parent);
+    let mut above = directory.into_iter().flat_map(Path::ancestors);
+    let nearest = above.find(|directory| directory.symlink_metadata().is_ok()).unwrap_or(Path::new("."));
+    tempfile::tempfile_in(nearest).map(drop).map_err(|why| failed(&why))
 }
 
 fn base_name(path: &str) -> String {
@@ -215,6 +237,23 @@ mod tests {
         assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "no leftovers");
         let error = file("ceiling").write(Some(&path.join("below-a-file"))).unwrap_err();
         assert_eq!(error.kind(), millstream::ErrorKind::Unavailable);
+    }
+
+    #[test]
+    fn a_path_that_cannot_be_written_is_found_out_beforehand() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("file");
+        std::fs::write(&file, "mine").unwrap();
+        for path in ["new.json", "a/b/c/new.json", "file"] {
+            check_writable(Some(&root.path().join(path))).unwrap();
+        }
+        check_writable(Some(Path::new("new.json"))).unwrap();
+        for path in [file.join("below-a-file"), root.path().to_owned(), PathBuf::from("/proc/new.json")] {
+            let error = check_writable(Some(&path)).unwrap_err();
+            assert_eq!(error.kind(), millstream::ErrorKind::Invalid);
+            assert!(error.message().contains(path.to_str().unwrap()) && error.message().contains("--out"), "{error}");
+        }
+        assert_eq!(root.path().read_dir().unwrap().count(), 1, "nothing is left");
     }
 
     #[test]

@@ -1,12 +1,14 @@
 //! `millstream bench`: what this machine can do, and how much of it the engine reaches.
 //!
 //! A table goes to standard output (or one JSON object with `--json`), and the JSON file always to `results/local`, or
-//! where `--out` says.
+//! where `--out` says. Whether that can be written is found out before anything is measured.
 
+mod progress;
 mod quick;
 
 use crate::exit::{self, Result};
 use crate::out;
+use crate::stop::StopFlag;
 use crate::values;
 use clap::{Args, Subcommand};
 use millstream::topology::{Cores, Topology};
@@ -14,7 +16,8 @@ use millstream_bench::ceiling::Ceiling;
 use millstream_bench::keyed_count::KeyedCount;
 use millstream_bench::keys::Distribution;
 use millstream_bench::machine::Machine;
-use millstream_bench::report::{ResultFile, rate, table};
+use millstream_bench::report::{ResultFile, check_writable, rate, table};
+use progress::Progress;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -145,11 +148,14 @@ impl BenchCommand {
 fn ceiling(args: &CeilingArgs) -> Result {
     let started = SystemTime::now();
     let CountArgs { cores, keys, distribution, duration, warm_up, seed } = args.count.clone();
+    check_writable(args.out.out.as_deref())?;
+    let stop = StopFlag::install()?;
     let topology = Topology::read()?;
     let placement = topology.plan(&cores)?;
     placement.warnings.iter().for_each(|warning| out::say(format_args!("warning: {warning}")));
     let keys = distribution.over(keys)?;
-    let report = Ceiling { placement, keys, warm_up, duration, seed }.run()?;
+    let ceiling = Ceiling { placement, keys, warm_up, duration, seed };
+    let report = Progress::of(warm_up + duration).watch(&stop, |look| ceiling.run_before(look))?;
     let row = [
         report.keys.to_string(),
         report.cores.len().to_string(),
@@ -170,6 +176,8 @@ fn keyed_count(args: &KeyedCountArgs) -> Result {
         ))
         .into());
     }
+    check_writable(args.out.out.as_deref())?;
+    let stop = StopFlag::install()?;
     let topology = Topology::read()?;
     let run = KeyedCount {
         cores,
@@ -186,7 +194,7 @@ fn keyed_count(args: &KeyedCountArgs) -> Result {
         seed,
     };
     let directory = run.directory()?;
-    let report = run.run()?;
+    let report = Progress::of(run.planned()).watch(&stop, |look| run.run_before(look))?;
     report.warnings.iter().for_each(|warning| out::say(format_args!("warning: {warning}")));
     let shown = report.table();
     keep("keyed-count", started, &topology, Some(&directory), report, &shown, &args.out)

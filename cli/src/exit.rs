@@ -64,6 +64,7 @@ impl Failure {
             LOCKED => "locked",
             USER_CODE => "user-code",
             UNCOMMITTED => "uncommitted",
+            STOPPED => "stopped",
             _ => "unavailable",
         }
     }

@@ -396,6 +396,38 @@ fn the_directory_of_the_state_may_be_written_both_ways_for_doctor() {
 }
 
 #[test]
+fn a_measurement_that_is_stopped_leaves_nothing_behind() {
+    let sandbox = Sandbox::small();
+    let directory = sandbox.path("bench");
+    for signal in ["INT", "TERM"] {
+        std::fs::create_dir_all(&directory).unwrap();
+        let args = ["bench", "keyed-count", "--cores", "1", "--keys", "1000", "--duration", "1h"];
+        let mut command = millstream(&args);
+        let result = sandbox.path("result.json");
+        let mut bench = Started::new(command.arg("--state-dir").arg(&directory).arg("--out").arg(&result));
+        wait_until(|| directory.read_dir().unwrap().count() > 0);
+        bench.signal(signal);
+        let (status, said) = bench.wait();
+        assert_eq!(status.code(), Some(130), "{said}");
+        assert!(said.contains("stopped before the measurement was over"), "{said}");
+        assert_eq!(directory.read_dir().unwrap().count(), 0, "{signal}");
+        assert!(!result.exists());
+    }
+}
+
+#[test]
+fn a_result_that_cannot_be_written_is_found_out_before_anything_is_measured() {
+    let sandbox = Sandbox::small();
+    let below_a_file = sandbox.path("in/a.txt/result.json");
+    for what in [&["ceiling", "--duration", "1h"][..], &["keyed-count", "--duration", "1h"], &["quick"]] {
+        let mut command = millstream(&["bench"]);
+        command.args(what).arg("--out").arg(&below_a_file).current_dir(sandbox.path("in"));
+        check_fails(&mut command, 2, &[below_a_file.to_str().unwrap(), "--out"]);
+    }
+    assert_eq!(sandbox.path("in").read_dir().unwrap().count(), 2, "nothing was made");
+}
+
+#[test]
 fn a_limit_on_the_size_of_files_is_an_error_that_is_told_and_no_kill() {
     let sandbox = Sandbox::small();
     let limited = |command: &Command, blocks: u32| {

@@ -3,21 +3,23 @@
 //! The word count runs in a process of its own, this same program, so that it can be killed with SIGKILL. It is paced
 //! until then and runs free when it is resumed. The expected counts are found here, without the engine.
 
+use crate::bench::progress::{Progress, stopped};
 use crate::bench::{self, OutArgs};
 use crate::exit::{CHECK_FAILED, Failure, OK, Result, UNAVAILABLE};
 use crate::out;
+use crate::stop::StopFlag;
 use clap::Args;
 use millstream::operator::Emit;
 use millstream::topology::{Cores, Topology};
 use millstream_bench::keyed_count::{KeyedCount, KeyedCountReport};
-use millstream_bench::report::{LOCAL_RESULTS, bytes, rate, table};
+use millstream_bench::report::{LOCAL_RESULTS, bytes, check_writable, microseconds, rate, table};
 use millstream_bench::word_count::{Counts, count_text};
 use millstream_state::io::RealFiles;
 use millstream_state::snapshot::list_snapshots;
 use serde::Serialize;
 use std::fmt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 /// The repository's sample text, part of the program so that it runs from anywhere.
@@ -76,10 +78,12 @@ struct KilledWordCount {
 /// Runs it all and shows the table.
 pub(crate) fn run(args: &QuickArgs) -> Result {
     let started = SystemTime::now();
+    check_writable(args.out.out.as_deref())?;
+    let stop = StopFlag::install()?;
     let topology = Topology::read()?;
-    topology.plan(&args.cores)?.warnings.iter().for_each(|warning| out::say(format_args!("warning: {warning}")));
+    topology.plan(&args.cores)?;
     let root = work_dir()?;
-    let word_count = word_count(args, root.path())?;
+    let word_count = word_count(args, root.path(), &stop)?;
     out::say("counting keys, beside the bare loop that is this machine's limit");
     let keyed_count = KeyedCount {
         cores: args.cores.clone(),
@@ -90,7 +94,8 @@ pub(crate) fn run(args: &QuickArgs) -> Result {
         state_dir: Some(root.path().to_owned()),
         ..KeyedCount::default()
     };
-    let keyed_count = keyed_count.run()?;
+    let keyed_count = Progress::of(keyed_count.planned()).watch(&stop, |look| keyed_count.run_before(look))?;
+    keyed_count.warnings.iter().for_each(|warning| out::say(format_args!("warning: {warning}")));
     let shown = format!("{}\n\n{}", word_count.table(), keyed_count.table());
     let report = QuickReport { word_count, keyed_count };
     bench::keep("quick", started, &topology, Some(root.path()), report, &shown, &args.out)?;
@@ -109,7 +114,7 @@ fn failed(what: impl fmt::Display, error: &std::io::Error) -> Failure {
     Failure::new(UNAVAILABLE, format_args!("{what}: {error}"))
 }
 
-fn word_count(args: &QuickArgs, root: &Path) -> Result<KilledWordCount> {
+fn word_count(args: &QuickArgs, root: &Path, stop: &StopFlag) -> Result<KilledWordCount> {
     out::say(format_args!("writing {} of sample text", bytes(TEXT_BYTES as u64)));
     let (text_bytes, lines, expected) = write_text(&root.join("text"))?;
     #[expect(clippy::cast_precision_loss, reason = "a few million lines")]
@@ -118,13 +123,15 @@ fn word_count(args: &QuickArgs, root: &Path) -> Result<KilledWordCount> {
     out::say("counting its words, paced, to be killed in the middle");
     let begun = Instant::now();
     let mut child = start(args, root, Some(paced))?;
-    let killed_after_epoch = wait_and_kill(&mut child, &root.join("state"))?;
+    let killed_after_epoch = wait_and_kill(&mut child, &root.join("state"), stop)?;
     let killed_after_seconds = begun.elapsed().as_secs_f64();
 
     out::say(format_args!(
         "killed with SIGKILL after epoch {killed_after_epoch}; the same command again, at full speed"
     ));
-    let output = start(args, root, None)?.wait_with_output().map_err(|error| failed("waiting for the job", &error))?;
+    let mut child = start(args, root, None)?;
+    while look(&mut child, stop)?.is_none() {}
+    let output = child.wait_with_output().map_err(|error| failed("waiting for the job", &error))?;
     let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
     if !output.status.success() || summary["outcome"] != "finished" {
         return Err(Failure::new(CHECK_FAILED, format_args!("the resumed job did not finish: {}", output.status)));
@@ -185,11 +192,23 @@ fn start(args: &QuickArgs, root: &Path, rate: Option<f64>) -> Result<Child> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(|error| failed("starting the job", &error))
 }
 
+/// Looks at the job after a short pause: how it has ended, if it has. Somebody who asks to stop stops it as well.
+fn look(child: &mut Child, stop: &StopFlag) -> Result<Option<ExitStatus>> {
+    std::thread::sleep(Duration::from_millis(5));
+    if stop.is_asked() {
+        // It may have ended by itself: a terminal tells both.
+        let _ = child.kill();
+        let _ = child.wait();
+        return Err(stopped());
+    }
+    child.try_wait().map_err(|error| failed("waiting for the job", &error))
+}
+
 /// Kills the job once it has completed some epochs; returns the newest.
-fn wait_and_kill(child: &mut Child, state_dir: &Path) -> Result<u64> {
+fn wait_and_kill(child: &mut Child, state_dir: &Path, stop: &StopFlag) -> Result<u64> {
     let begun = Instant::now();
     loop {
-        if let Some(status) = child.try_wait().map_err(|error| failed("waiting for the job", &error))? {
+        if let Some(status) = look(child, stop)? {
             return Err(Failure::new(CHECK_FAILED, format_args!("the job ended before it could be killed: {status}")));
         }
         // Until the directory is there this is an error, and nothing else to worry about.
@@ -204,7 +223,6 @@ fn wait_and_kill(child: &mut Child, state_dir: &Path) -> Result<u64> {
                 _ => Err(Failure::new(CHECK_FAILED, "the job completed too few epochs before it was to be killed")),
             };
         }
-        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -212,15 +230,15 @@ impl KilledWordCount {
     fn table(&self) -> String {
         let rows = [
             ("text", bytes(self.text_bytes)),
-            ("words, distinct", format!("{}, {}", self.words, self.distinct_words)),
-            (
-                "killed with SIGKILL",
-                format!("after {:.1} s, epoch {}", self.killed_after_seconds, self.killed_after_epoch),
-            ),
-            ("resumed: words, time", format!("{}, {:.2} s", self.resumed_words, self.resumed_seconds)),
-            ("resumed: words", rate(self.resumed_words_per_second)),
-            ("longest cut", format!("{:.1} us", self.cut_us_max)),
-            ("flush, median", format!("{:.1} ms", self.flush_ms_median)),
+            ("words", self.words.to_string()),
+            ("different words", self.distinct_words.to_string()),
+            ("killed with SIGKILL after", format!("{:.1} s", self.killed_after_seconds)),
+            ("complete epochs by then", self.killed_after_epoch.to_string()),
+            ("words counted when resumed", self.resumed_words.to_string()),
+            ("time for them", format!("{:.2} s", self.resumed_seconds)),
+            ("words per second", rate(self.resumed_words_per_second)),
+            ("longest cut", microseconds(self.cut_us_max)),
+            ("median flush", microseconds(self.flush_ms_median * 1000.0)),
             ("output", "equal to an independent count".to_owned()),
         ];
         table(["word count", "killed and resumed"], rows.map(|(what, value)| [what.to_owned(), value]))
