@@ -224,6 +224,10 @@ fn entry_of(name: &str, key: Schema, value: Schema) -> TableEntry {
     TableEntry { id: number, name: name.to_owned(), key, value, clock_ms: None }
 }
 
+/// What to do about a state whose type has changed.
+pub const NOT_MIGRATED: &str = "stored values are not migrated: keep the old type; or begin again in a new state directory, from \
+                                the start of the source; or give the state another name, under which it begins empty";
+
 fn same_state(stored: &TableEntry, opened: &TableEntry) -> Result<()> {
     let name = &opened.name;
     if stored.name != *name {
@@ -233,11 +237,9 @@ fn same_state(stored: &TableEntry, opened: &TableEntry) -> Result<()> {
         )));
     }
     for (what, stored, opened) in [("keys", &stored.key, &opened.key), ("values", &stored.value, &opened.value)] {
-        if stored != opened {
-            let difference =
-                Schema::difference(stored, opened).unwrap_or_else(|| "stored values are not migrated yet".into());
+        if let Some(difference) = Schema::difference(stored, opened) {
             return Err(Error::invalid(format_args!(
-                "state `{name}`: its {what} were stored as {stored}, the job keeps {opened}: {difference}"
+                "state `{name}`: its {what} were stored as {stored}, the job keeps {opened}: {difference}; {NOT_MIGRATED}"
             )));
         }
     }

@@ -24,7 +24,7 @@ mod log;
 pub use crate::index::ScanCursor;
 pub use crate::log::RECORD_BYTES_MAX;
 pub use layout::KEY_BYTES_MAX;
-pub use log::Log;
+pub use log::{Log, NOT_MIGRATED};
 
 pub(crate) use self::core::{Shape, TableCore, record};
 pub(crate) use layout::{BELOW_CUT, DEAD, Layout, TOMBSTONE};

@@ -24,6 +24,7 @@
 //! others. No part of it stores a pointer, so it can be copied, cut out and nested freely. (Why this is not rkyv's for all
 //! types, with numbers: see `docs/DEPENDENCIES.md`.)
 
+mod difference;
 mod fixed;
 mod json;
 mod list;

@@ -4,7 +4,7 @@
 //! * I1. [`Schema::fixed_size`] of a type's schema is the type's `FIXED_SIZE`.
 //! * I2. The fingerprint is a function of the schema's JSON only (golden-tested): the JSON form never changes, it grows.
 
-use super::Migration;
+use super::difference;
 use super::parts::{Layout, enum_size};
 use crate::hash::hash_bytes;
 use serde::{Deserialize, Serialize};
@@ -139,10 +139,11 @@ impl Schema {
         self.to_string()
     }
 
-    /// Why values of `old` cannot become values of `new`: names the field and both types. `None` when they can; how,
-    /// [`Migration`] says. That does not mean that the schemas are the same: compare them for that.
+    /// Where `new` is not `old`: names the first field that differs, and both types. `None` when they are the same, which is
+    /// what a stored state must be for its values to be read. Whether a value of the one can be turned into one of the
+    /// other, [`Migration::plan`](super::Migration::plan) says.
     pub fn difference(old: &Self, new: &Self) -> Option<String> {
-        Migration::plan(old, new).err()
+        difference::first("", old, new)
     }
 
     /// Size in bytes of every value, when all have the same.
