@@ -7,7 +7,7 @@
 
 use hdrhistogram::Histogram;
 use millstream::items::Own;
-use millstream::sink::{Committer, Guarantee, Sink, SinkActivity, SinkWriter};
+use millstream::sink::{Committer, Guarantee, Owner, Sink, SinkActivity, SinkWriter};
 use millstream::{Epoch, Result};
 use millstream_state::io::Disk;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -85,11 +85,11 @@ impl Sink<Own<u64>> for LatencySink {
         Guarantee::Volatile
     }
 
-    fn open(&self, _: &str, _: u32, _: u64) -> Result<LatencyWriter> {
+    fn open(&self, _: Owner<'_>, _: u32, _: u64) -> Result<LatencyWriter> {
         Ok(LatencyWriter { batch: Vec::with_capacity(1 << 12), histogram: histogram(), shared: Arc::clone(&self.0) })
     }
 
-    fn committer(&self, _: &str) -> Result<Option<Box<dyn Committer>>> {
+    fn committer(&self, _: Owner<'_>) -> Result<Option<Box<dyn Committer>>> {
         Ok(None)
     }
 }

@@ -93,8 +93,8 @@ impl SnapshotCommand {
 }
 
 fn list_text(report: &ListReport) -> String {
-    let ListReport { path, job, format, epochs, segment_count, segment_bytes, bad } = report;
-    let mut text = format!("{}: job {job}, format {format}\n", path.display());
+    let ListReport { path, job, state, format, committed, epochs, segment_count, segment_bytes, bad } = report;
+    let mut text = format!("{}: job {job}, state {state}, format {format}\n", path.display());
     let rows = epochs.iter().map(|epoch| {
         [
             epoch.epoch.to_string(),
@@ -112,6 +112,9 @@ fn list_text(report: &ListReport) -> String {
         let _ = writeln!(text, "{}", table(header, rows));
     }
     let _ = writeln!(text, "{segment_count} segment files, {} on disk", bytes(*segment_bytes));
+    if *committed > Epoch(0) {
+        let _ = writeln!(text, "output known to be committed up to epoch {committed}");
+    }
     for BadEpoch { epoch, what } in bad {
         let _ = writeln!(text, "BAD  epoch {epoch}: {what}");
     }

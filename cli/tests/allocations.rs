@@ -9,7 +9,7 @@ mod common;
 use common::Sandbox;
 use millstream::items::Items;
 use millstream::operator::Emit;
-use millstream::sink::{Committer, Guarantee, Sink, SinkActivity, SinkWriter};
+use millstream::sink::{Committer, Guarantee, Owner, Sink, SinkActivity, SinkWriter};
 use millstream::source::{Polled, ReadContext, Reader, Source, Split};
 use millstream::{Engine, EngineConfig, Epoch};
 use millstream_bench::word_count::WordCount;
@@ -136,12 +136,12 @@ impl<I: Items, S: Sink<I>> Sink<I> for Watched<S> {
         self.0.guarantee()
     }
 
-    fn open(&self, job: &str, shard: u32, run: u64) -> millstream::Result<Self::Writer> {
-        Ok(WatchedWriter { writer: self.0.open(job, shard, run)?, seen: self.1.clone(), last: 0 })
+    fn open(&self, owner: Owner<'_>, shard: u32, run: u64) -> millstream::Result<Self::Writer> {
+        Ok(WatchedWriter { writer: self.0.open(owner, shard, run)?, seen: self.1.clone(), last: 0 })
     }
 
-    fn committer(&self, job: &str) -> millstream::Result<Option<Box<dyn Committer>>> {
-        self.0.committer(job)
+    fn committer(&self, owner: Owner<'_>) -> millstream::Result<Option<Box<dyn Committer>>> {
+        self.0.committer(owner)
     }
 }
 

@@ -151,7 +151,7 @@ fn a_state_directory_of_another_job_is_refused() {
     std::fs::write(foreign.path("state/holiday.jpg"), "not ours").unwrap();
     let output = foreign.word_count(&[]).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
-    assert_eq!(std::fs::read(foreign.path("state/holiday.jpg")).unwrap(), b"not ours");
+    assert_eq!(contents(&foreign.path("state")), [(foreign.path("state/holiday.jpg"), b"not ours".to_vec())]);
 }
 
 /// A job that was stopped half way: output committed, input left.
@@ -179,6 +179,47 @@ fn an_interrupted_job_commits_and_goes_on_where_it_stopped() {
         assert_eq!(summary["restored_epoch"].as_u64(), Some(epoch));
         sandbox.check_output(Emit::Updates);
     }
+}
+
+#[test]
+fn committed_files_may_be_taken_away_before_the_job_goes_on_and_after_its_end() {
+    let sandbox = stopped_job("TERM", &["--emit", "updates"]);
+    std::fs::create_dir(sandbox.path("taken")).unwrap();
+    let take_away = || {
+        for (path, _) in contents(&sandbox.path("out")) {
+            std::fs::rename(&path, sandbox.path("taken").join(path.file_name().unwrap())).unwrap();
+        }
+    };
+    take_away();
+    check_succeeds(&mut sandbox.word_count(&["--emit", "updates"]));
+    take_away();
+    check_succeeds(&mut sandbox.word_count(&["--emit", "updates"]));
+    assert!(contents(&sandbox.path("out")).is_empty());
+    if let Err(what) = sandbox.expected.compare(&sandbox.path("taken"), Emit::Updates) {
+        panic!("{what}");
+    }
+}
+
+#[test]
+fn an_output_directory_takes_the_files_of_one_state() {
+    let sandbox = Sandbox::lines(60_000);
+    let other = |args: &[&str]| {
+        let mut command = millstream(&["run", "word-count", "--input", &sandbox.input()]);
+        command.arg("--output").arg(sandbox.path("out")).arg("--state-dir").arg(sandbox.path("other")).args(args);
+        command
+    };
+    let mut first = Started::new(&mut sandbox.word_count(&["--rate", "20k", "--progress", "plain"]));
+    assert!(first.wait_for("started"));
+    let out = sandbox.path("out");
+    let out = out.to_str().unwrap();
+    check_fails(&mut other(&[]), 6, &[out, "another job", "choose another directory"]);
+    sandbox.wait_for_epoch(1);
+    first.signal("TERM");
+    assert_eq!(first.wait().0.code(), Some(130));
+    // Nothing is there yet: it may have the directory, and then the first one may not.
+    check_succeeds(&mut other(&[]));
+    check_fails(&mut sandbox.word_count(&[]), 2, &[out, "another job or state directory has written"]);
+    sandbox.check_output(Emit::AtEnd);
 }
 
 #[test]

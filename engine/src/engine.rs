@@ -9,9 +9,10 @@ use crate::metrics::{GapHistogram, ShardMetrics};
 use crate::runtime::{Ended, LiveMetrics, Threads, ToCoordinator};
 use crate::time::MonotonicClock;
 use crate::topology::{ThreadId, Topology, check_ring, raise_open_files};
-use millstream_state::Epoch;
 use millstream_state::io::{Files, RealFiles};
 use millstream_state::log::{Populator, Prefault};
+use millstream_state::{Epoch, StateId};
+use std::hash::{BuildHasher, Hasher, RandomState};
 
 /// Starts jobs.
 pub struct Engine;
@@ -36,12 +37,18 @@ impl Engine {
         let files = || Box::new(RealFiles) as Box<dyn Files>;
         let populator = Populator::start()?;
         let prefault = if config.prefault_all { Prefault::All(populator) } else { Prefault::Ahead(populator) };
-        let launch = launch::prepare(&config, job, shards, &files, &Tuning::new(prefault), 0)?;
+        let launch = launch::prepare(&config, job, shards, &files, &Tuning::new(prefault, draw_state_id()), 0)?;
         let (restored, warnings) = (launch.restored, placement.warnings.clone());
         let already_ended = launch.seeds.is_empty();
         let threads = Threads::start(launch, &placement, clock, config.busy_poll)?;
         Ok(Running { threads, shards, restored, already_ended, warnings })
     }
+}
+
+/// Random: the standard library seeds its hashers from the operating system.
+fn draw_state_id() -> StateId {
+    let bits = RandomState::new().build_hasher().finish();
+    StateId((bits >> 32) as u32 ^ (bits & 0xffff_ffff) as u32)
 }
 
 /// A running job. Dropping the handle leaves it running; [`join`](Self::join) waits for its end.

@@ -8,6 +8,7 @@ use crate::exchange::{Channel, EdgeEnds, OpenEdge, RING_BYTES_MIN, exchange_edge
 use crate::job::{BuildContext, EdgeKey, FinishedJob, RestoredStage};
 use crate::metrics::ShardMetrics;
 use crate::shard::{Command, NamedStage, Report, Shard, TurnInput, Turned};
+use crate::sink::Owner;
 use crate::source::Split;
 use crate::stage::decode_splits;
 use crate::{Error, Result};
@@ -16,7 +17,7 @@ use millstream_state::io::Files;
 use millstream_state::log::Prefault;
 use millstream_state::shard_store::{ChannelId, Restore as StoreRestore, RestoreInput, ShardStore, StoreConfig};
 use millstream_state::snapshot::{RestorePoint, StateDir, StateDirOptions};
-use millstream_state::{Epoch, KeyGroupCount, Schema};
+use millstream_state::{Epoch, KeyGroupCount, Schema, StateId};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
@@ -31,12 +32,14 @@ pub(crate) struct Tuning {
     pub ring_bytes_min: usize,
     /// Bytes of a segment file: at first, and at most.
     pub segment_bytes: Option<(u64, u64)>,
+    /// Id of a state that begins with this start.
+    pub new_state: StateId,
 }
 
 impl Tuning {
     /// What a job runs with.
-    pub(crate) fn new(prefault: Prefault) -> Self {
-        Self { prefault, records_max: 1024, ring_bytes_min: RING_BYTES_MIN, segment_bytes: None }
+    pub(crate) fn new(prefault: Prefault, new_state: StateId) -> Self {
+        Self { prefault, records_max: 1024, ring_bytes_min: RING_BYTES_MIN, segment_bytes: None, new_state }
     }
 }
 
@@ -61,12 +64,15 @@ pub(crate) fn prepare(
     now_ns: u64,
 ) -> Result<Launch> {
     config.validate()?;
-    let committers = job.committers()?;
     if config.state_dir.as_ref().is_some_and(|path| !files().exists(path)) {
         // A job whose input is missing leaves no directory behind: the input is looked for before one is made.
         deal_splits(&job, shards, &Manifest::empty(&job.name, config.key_groups, shards))?;
     }
-    let dir = config.state_dir.as_ref().map(|path| open_dir(config, &job, shards, files(), path)).transpose()?;
+    let dir = config
+        .state_dir
+        .as_ref()
+        .map(|path| open_dir(config, &job, shards, files(), path, tuning.new_state))
+        .transpose()?;
     let manifest = match &dir {
         Some(dir) => dir.load(dir.restore_epoch())?,
         None => Manifest::empty(&job.name, config.key_groups, shards),
@@ -83,6 +89,8 @@ pub(crate) fn prepare(
     check_states(config, &job, &manifest)?;
     let channels = channels(&job);
     check_channels(&channels, &manifest)?;
+    let state = dir.as_ref().map_or(tuning.new_state, StateDir::state);
+    let committers = job.committers(state)?;
     let run = dir.as_ref().map_or(1, StateDir::run);
     let next_epoch = dir.as_ref().map_or(Epoch(1), StateDir::next_epoch);
     let already_ended = manifest.ended && !config.resume_ended;
@@ -90,9 +98,10 @@ pub(crate) fn prepare(
         Vec::new()
     } else {
         let directory = dir.as_ref().map(|dir| dir.path().to_owned());
-        let origin = Origin { directory, run, next_epoch, key_groups, channels: &channels, tuning };
+        let origin = Origin { directory, state, run, next_epoch, key_groups, channels: &channels, tuning };
         seeds(config, &job, shards, &manifest, &origin)?
     };
+    let committed = dir.as_ref().map_or(Epoch::ZERO, StateDir::committed);
     let plan = Plan {
         job: job.name,
         run,
@@ -105,7 +114,7 @@ pub(crate) fn prepare(
             patience_ns: config.final_epoch_patience_ms.saturating_mul(1_000_000),
         },
         committers,
-        unconfirmed: manifest.outputs,
+        unconfirmed: manifest.outputs.into_iter().filter(|output| output.epoch > committed).collect(),
         restored,
         next_epoch,
         already_ended,
@@ -119,6 +128,7 @@ fn open_dir(
     shards: u32,
     files: Box<dyn Files>,
     path: &Path,
+    new_state: StateId,
 ) -> Result<StateDir> {
     let restore = match config.restore {
         Restore::Latest | Restore::Nothing => RestorePoint::Newest,
@@ -126,6 +136,7 @@ fn open_dir(
     };
     let options = StateDirOptions {
         job: job.name.clone(),
+        new_state,
         key_groups: config.key_groups,
         shards,
         retain_count: config.retained_epochs,
@@ -215,6 +226,7 @@ fn check_channels(channels: &[(String, Schema)], manifest: &Manifest) -> Result<
 /// What all shards of one start have in common.
 struct Origin<'a> {
     directory: Option<PathBuf>,
+    state: StateId,
     run: u32,
     next_epoch: Epoch,
     key_groups: KeyGroupCount,
@@ -281,6 +293,7 @@ fn seeds(
         let stages = stages.collect();
         ShardSeed {
             shard,
+            state: origin.state,
             run: origin.run,
             durable,
             job: job.clone_for_shard(),
@@ -326,6 +339,7 @@ fn deal_splits(job: &FinishedJob, shards: u32, manifest: &Manifest) -> Result<Ve
 /// All that a shard is made from, on its way to its thread.
 pub(crate) struct ShardSeed {
     shard: u32,
+    state: StateId,
     run: u32,
     durable: bool,
     job: FinishedJob,
@@ -473,7 +487,7 @@ impl ShardSeed {
         let mut stages = Vec::with_capacity(self.job.stages.len());
         for (stage, restored) in self.job.stages.drain(..).zip(&mut self.stages) {
             let mut cx = BuildContext {
-                job: &self.job.name,
+                owner: Owner { job: &self.job.name, state: self.state },
                 shard: self.shard,
                 run: u64::from(self.run),
                 key_groups: self.store.key_groups,

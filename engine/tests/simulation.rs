@@ -72,6 +72,19 @@ fn every_update_is_committed_exactly_once() {
     println!("{crashes} crashes, {epochs} complete epochs");
 }
 
+#[test]
+fn a_reader_may_take_away_what_is_committed_and_the_job_goes_on() {
+    let (expected, options) = (updates_expected(), SimOptions { read_away: Some("/out"), ..SimOptions::default() });
+    let mut files_read_away = 0;
+    for seed in seeds(300) {
+        let simulated = simulate(seed, &options, &updates);
+        check(seed, &simulated, &expected);
+        files_read_away += simulated.files_read_away;
+    }
+    println!("{files_read_away} files read away");
+    assert!(files_read_away > 0);
+}
+
 /// Counts that come out once, at the end, from an emission that yields.
 fn finals() -> Job {
     Job::named("finals")

@@ -1,7 +1,7 @@
 //! The state store of Millstream: one hash log per shard, a table per state, snapshots that cost what changed.
 //!
 //! Knows nothing about streams. Modules form layers; a module imports only from those named before it:
-//! `error epoch hash` < `key_group value io` < `format` < `log index` < `table` < `snapshot` < `shard_store`.
+//! `error epoch state_id hash` < `key_group value io` < `format` < `log index` < `table` < `snapshot` < `shard_store`.
 
 pub mod epoch;
 pub mod error;
@@ -13,6 +13,7 @@ pub mod key_group;
 pub mod log;
 pub mod shard_store;
 pub mod snapshot;
+mod state_id;
 pub mod table;
 pub mod value;
 
@@ -21,5 +22,6 @@ pub use error::{Error, ErrorKind, Result};
 pub use key_group::{KeyGroup, KeyGroupCount, KeyGroupRange};
 pub use rkyv;
 pub use shard_store::{ShardStore, StoreConfig};
+pub use state_id::StateId;
 pub use table::{Log, ScanCursor, Table};
 pub use value::{BadBytes, Key, Record, Rkyv, Schema, State};

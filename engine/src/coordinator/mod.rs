@@ -9,9 +9,12 @@
 //! * I2. An epoch is complete when its manifest has its final name and its directory is synced; then, and only then, its
 //!   output is committed. Completing an epoch supersedes every earlier one.
 //! * I3. Prepared output is listed by every manifest from the one of its epoch on until its commit has succeeded.
-//! * I4. A failed periodic epoch never fails the job. The final one is tried again until it is complete or the patience
+//! * I4. Once an epoch's output is committed, the state directory is told, and no later start asks for it again: it is its
+//!   reader's.
+//! * I5. A failed periodic epoch never fails the job. The final one is tried again until it is complete or the patience
 //!   that the settings give is at its end.
 
+mod complaints;
 mod in_flight;
 mod stats;
 
@@ -20,6 +23,7 @@ pub use stats::EpochStats;
 use crate::shard::{Command, EpochFlag, Prepared, Report, ShardCut};
 use crate::sink::Committer;
 use crate::{Error, ErrorKind, Result};
+use complaints::Complaints;
 use in_flight::InFlight;
 use millstream_state::format::{Blob, ChannelLog, Manifest, PreparedOutput, TableEntry};
 use millstream_state::io::Files;
@@ -112,6 +116,8 @@ pub(crate) struct Coordinator {
     /// Everything up to this epoch may be committed.
     complete: Epoch,
     commits_due_ns: Option<u64>,
+    /// Output was committed and the state directory not told yet.
+    confirm_due_ns: Option<u64>,
     collect_due: bool,
     finished: Vec<bool>,
     ending: Option<Ending>,
@@ -123,6 +129,8 @@ pub(crate) struct Coordinator {
     outcome: Option<Result<Outcome>>,
     stats: EpochStats,
     last_failure: Option<String>,
+    epoch_complaints: Complaints,
+    commit_complaints: Complaints,
 }
 
 impl Coordinator {
@@ -139,6 +147,7 @@ impl Coordinator {
             in_flight: Vec::new(),
             publishing: None,
             commits_due_ns: None,
+            confirm_due_ns: None,
             unconfirmed,
             complete: plan.restored,
             collect_due: false,
@@ -151,6 +160,8 @@ impl Coordinator {
             outcome: None,
             stats: EpochStats::default(),
             last_failure: None,
+            epoch_complaints: Complaints::default(),
+            commit_complaints: Complaints::default(),
             plan,
         }
     }
@@ -273,6 +284,10 @@ impl Coordinator {
         if self.commits_due_ns.is_some_and(|due| due <= now_ns) && self.commit_one(now_ns) {
             return now_ns;
         }
+        if self.commits_due_ns.is_none() && self.confirm_due_ns.is_some_and(|due| due <= now_ns) {
+            self.confirm(now_ns);
+            return now_ns;
+        }
         if mem::take(&mut self.collect_due) {
             self.collect();
             return now_ns;
@@ -288,7 +303,9 @@ impl Coordinator {
         let timeouts = self.in_flight.iter().map(|epoch| epoch.begun_ns.saturating_add(self.plan.schedule.timeout_ns));
         let begin = if self.may_begin() { self.next_begin_ns } else { u64::MAX };
         timeouts
-            .chain([begin, self.commits_due_ns.unwrap_or(u64::MAX), now_ns.saturating_add(RETRY_NS)])
+            .chain([begin, now_ns.saturating_add(RETRY_NS)])
+            .chain(self.commits_due_ns)
+            .chain(self.confirm_due_ns)
             .min()
             .unwrap_or(now_ns)
     }
@@ -298,7 +315,7 @@ impl Coordinator {
         if let Opening::Restoring(_) = self.opening {
             return u64::MAX;
         }
-        match self.try_open_step() {
+        match self.try_open_step(now_ns) {
             Ok(next) => self.opening = next,
             Err(error) => self.fail(error),
         }
@@ -319,8 +336,8 @@ impl Coordinator {
         now_ns
     }
 
-    fn try_open_step(&mut self) -> Result<Opening> {
-        let Self { opening, plan, files, dir, unconfirmed, .. } = self;
+    fn try_open_step(&mut self, now_ns: u64) -> Result<Opening> {
+        let Self { opening, plan, files, dir, unconfirmed, confirm_due_ns, .. } = self;
         let committers = &mut plan.committers;
         Ok(match *opening {
             Opening::Claim => {
@@ -342,6 +359,7 @@ impl Coordinator {
                     if let Some((_, committer)) = committers.iter_mut().find(|(sink, _)| *sink == output.sink) {
                         committer.commit(&**files, &output.bytes)?;
                     }
+                    *confirm_due_ns = dir.as_ref().map(|_| now_ns);
                     Opening::Commit
                 }
             },
@@ -451,6 +469,7 @@ impl Coordinator {
         match published {
             Published::Complete(epoch) => {
                 self.complete = epoch;
+                self.epoch_complaints.over();
                 self.commits_due_ns = Some(now_ns);
                 self.collect_due = self.dir.is_some();
                 for done in self.in_flight.extract_if(.., |done| done.epoch <= epoch) {
@@ -467,7 +486,7 @@ impl Coordinator {
             Published::InDoubt(epoch, error) => {
                 // Neither complete nor given up: the next manifest that is durable decides. What began before it comes too
                 // late for a manifest of its own.
-                self.note_failure(epoch, &error);
+                self.note_failure(epoch, &error, now_ns);
                 while let Some(earlier) =
                     self.in_flight.iter().find(|earlier| earlier.epoch < epoch && !earlier.in_doubt)
                 {
@@ -486,15 +505,17 @@ impl Coordinator {
     fn give_up(&mut self, epoch: Epoch, error: &Error, now_ns: u64) {
         let Some(at) = self.in_flight.iter().position(|in_flight| in_flight.epoch == epoch) else { return };
         self.in_flight.remove(at);
-        self.note_failure(epoch, error);
+        self.note_failure(epoch, error, now_ns);
         self.tell_all(Command::Abandoned(epoch));
         if self.ending.is_some() {
             self.next_begin_ns = now_ns.saturating_add(RETRY_NS);
         }
     }
 
-    fn note_failure(&mut self, epoch: Epoch, error: &Error) {
-        tracing::warn!(%epoch, %error, "epoch failed; its data goes with the next one");
+    fn note_failure(&mut self, epoch: Epoch, error: &Error, now_ns: u64) {
+        if let Some(unsaid) = self.epoch_complaints.worth_saying(now_ns) {
+            tracing::warn!(%epoch, %error, unsaid, "epoch failed; its data goes with the next one");
+        }
         self.stats.failed += 1;
         self.last_failure = Some(format!("epoch {epoch}: {error}"));
     }
@@ -529,16 +550,34 @@ impl Coordinator {
         match committed {
             Ok(()) => {
                 self.unconfirmed.remove(at);
+                self.commit_complaints.over();
+                self.confirm_due_ns = self.dir.as_ref().map(|_| now_ns);
             }
             Err(error) if error.kind() == ErrorKind::Corrupt => self.fail(error),
             Err(error) => {
-                tracing::warn!(%error, "commit failed; it is tried again");
+                if let Some(unsaid) = self.commit_complaints.worth_saying(now_ns) {
+                    tracing::warn!(%error, unsaid, "commit failed; it is tried again");
+                }
                 self.last_failure = Some(format!("commit: {error}"));
                 self.commits_due_ns = Some(now_ns.saturating_add(RETRY_NS));
                 return false;
             }
         }
         true
+    }
+
+    /// Tells the state directory that all output up to the complete epoch is committed (I4).
+    fn confirm(&mut self, now_ns: u64) {
+        let Some(dir) = &mut self.dir else { return };
+        self.confirm_due_ns = match dir.note_committed(self.complete) {
+            Ok(()) => None,
+            Err(error) => {
+                if let Some(unsaid) = self.commit_complaints.worth_saying(now_ns) {
+                    tracing::warn!(%error, unsaid, "that output is committed cannot be noted; it is tried again");
+                }
+                Some(now_ns.saturating_add(RETRY_NS))
+            }
+        };
     }
 
     fn collect(&mut self) {
@@ -557,7 +596,8 @@ impl Coordinator {
     /// Ends the job when its final epoch is complete and committed, or cannot become so.
     fn try_to_end(&mut self, now_ns: u64) -> bool {
         let Some(since_ns) = self.ending_since_ns else { return false };
-        if self.final_complete && self.commits_due_ns.is_none() {
+        let is_late = now_ns.saturating_sub(since_ns) > self.plan.schedule.patience_ns;
+        if self.final_complete && self.commits_due_ns.is_none() && (self.confirm_due_ns.is_none() || is_late) {
             let outcome = self.finish_committers().map(|()| match self.ending {
                 Some(Ending::Stopped) => Outcome::Stopped,
                 _ => Outcome::Finished,
@@ -565,7 +605,7 @@ impl Coordinator {
             self.end(outcome);
             return true;
         }
-        if now_ns.saturating_sub(since_ns) > self.plan.schedule.patience_ns {
+        if is_late {
             let cause = self.last_failure.as_deref().unwrap_or("it was not acknowledged in time");
             let error = format!(
                 "job {}: the final epoch could not be completed and committed within {} ms ({cause}); everything up to epoch {} is \

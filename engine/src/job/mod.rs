@@ -13,10 +13,11 @@ pub(crate) use plan::{BuildContext, EdgeKey, RestoredStage, StagePlan};
 
 use crate::chain::Identity;
 use crate::operator::StateSchema;
-use crate::sink::Committer;
+use crate::sink::{Committer, Owner};
 use crate::source::Source;
 use crate::{Error, Result};
 use draft::Draft;
+use millstream_state::StateId;
 use millstream_state::format::check_name;
 use plan::SourcePlan;
 
@@ -135,10 +136,11 @@ impl FinishedJob {
     ///
     /// # Errors
     /// What the first sink that cannot be written says.
-    pub(crate) fn committers(&self) -> Result<Vec<(String, Box<dyn Committer>)>> {
+    pub(crate) fn committers(&self, state: StateId) -> Result<Vec<(String, Box<dyn Committer>)>> {
+        let owner = Owner { job: &self.name, state };
         let mut committers = Vec::new();
         for stage in &self.stages {
-            if let Some(committer) = stage.plan.committer(&self.name)? {
+            if let Some(committer) = stage.plan.committer(owner)? {
                 committers.push((stage.name.clone(), committer));
             }
         }

@@ -6,7 +6,7 @@ use crate::exchange::{Freight, Inbox, OpenEdge, RecordFreight, check_log};
 use crate::items::{Items, Own};
 use crate::key_of::KeyOf;
 use crate::operator::{KeyedOperator, KeyedPlan, OpenContext, StateSchema};
-use crate::sink::{Committer, Guarantee, Sink};
+use crate::sink::{Committer, Guarantee, Owner, Sink};
 use crate::source::{Source, Split};
 use crate::stage::{
     ByKey, EdgeOutput, Head, Here, KeyedHead, Load, Output, SinkOutput, SourceHead, Stage, StageTask, UnionHead,
@@ -31,8 +31,8 @@ impl EdgeKey {
 
 /// What a stage is built from on its shard.
 pub(crate) struct BuildContext<'a> {
-    /// Name of the job.
-    pub job: &'a str,
+    /// Whose output it is.
+    pub owner: Owner<'a>,
     /// Number of this shard.
     pub shard: u32,
     /// Grows with every start on the state directory.
@@ -252,7 +252,7 @@ pub(crate) trait OutputPlan<I: Items>: Clone + Send + 'static {
     fn sink(&self) -> Option<Guarantee> {
         None
     }
-    fn committer(&self, _job: &str) -> Result<Option<Box<dyn Committer>>> {
+    fn committer(&self, _: Owner<'_>) -> Result<Option<Box<dyn Committer>>> {
         Ok(None)
     }
 }
@@ -326,7 +326,7 @@ impl<I: Items, S: Sink<I>> OutputPlan<I> for SinkPlan<S> {
     type Output = SinkOutput<S::Writer>;
 
     fn build(self, cx: &mut BuildContext<'_>) -> Result<Self::Output> {
-        Ok(SinkOutput::new(self.0.open(cx.job, cx.shard, cx.run)?))
+        Ok(SinkOutput::new(self.0.open(cx.owner, cx.shard, cx.run)?))
     }
     fn describe(&self) -> String {
         self.0.describe()
@@ -334,8 +334,8 @@ impl<I: Items, S: Sink<I>> OutputPlan<I> for SinkPlan<S> {
     fn sink(&self) -> Option<Guarantee> {
         Some(self.0.guarantee())
     }
-    fn committer(&self, job: &str) -> Result<Option<Box<dyn Committer>>> {
-        self.0.committer(job)
+    fn committer(&self, owner: Owner<'_>) -> Result<Option<Box<dyn Committer>>> {
+        self.0.committer(owner)
     }
 }
 
@@ -354,7 +354,7 @@ pub(crate) trait StagePlan: Send {
     fn replayable(&self) -> bool;
     fn read_log(&self, bytes: &[u8], keep: &mut dyn FnMut(u64, &[u8])) -> Result<()>;
     fn sink(&self) -> Option<Guarantee>;
-    fn committer(&self, job: &str) -> Result<Option<Box<dyn Committer>>>;
+    fn committer(&self, owner: Owner<'_>) -> Result<Option<Box<dyn Committer>>>;
 }
 
 /// A stage with its types.
@@ -414,8 +414,8 @@ where
     fn sink(&self) -> Option<Guarantee> {
         self.output.sink()
     }
-    fn committer(&self, job: &str) -> Result<Option<Box<dyn Committer>>> {
-        self.output.committer(job)
+    fn committer(&self, owner: Owner<'_>) -> Result<Option<Box<dyn Committer>>> {
+        self.output.committer(owner)
     }
 }
 

@@ -38,12 +38,21 @@ pub struct SimOptions {
     pub steps_max: u64,
     /// Memory for the state of one shard.
     pub memory_bytes: usize,
+    /// After a crash a reader may take files away from this directory, if all output is known to be committed.
+    pub read_away: Option<&'static str>,
 }
 
 impl Default for SimOptions {
     /// A disk that fails but never lies, up to four crashes, up to four shards.
     fn default() -> Self {
-        Self { disk: SimConfig::failing(), crashes_max: 4, shards_max: 4, steps_max: 3000, memory_bytes: 16 << 20 }
+        Self {
+            disk: SimConfig::failing(),
+            crashes_max: 4,
+            shards_max: 4,
+            steps_max: 3000,
+            memory_bytes: 16 << 20,
+            read_away: None,
+        }
     }
 }
 

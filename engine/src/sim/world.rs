@@ -9,10 +9,12 @@ use crate::launch::{Launch, ShardActor, Tuning, prepare};
 use crate::shard::{Command, EpochFlag, Report, TurnInput, Turned};
 use crate::time::{Clock, ManualClock};
 use crate::{Error, ErrorKind, Result};
+use millstream_state::StateId;
 use millstream_state::hash::hash_bytes;
 use millstream_state::io::sim::{SimConfig, SimDisk};
 use millstream_state::io::{Buffer, Disk, Done, Files, Request, Token};
 use millstream_state::log::Prefault;
+use millstream_state::snapshot::list_snapshots;
 use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
@@ -44,13 +46,17 @@ pub struct Simulated {
     pub crashes: u32,
     /// Complete epochs in all.
     pub epochs_completed: u64,
+    /// Files that a reader took away before the end.
+    pub files_read_away: usize,
+    lines_read_away: Vec<String>,
     disk: SimDisk,
 }
 
 impl Simulated {
-    /// The lines of every file in `directory` of the simulated disk, sorted, and the names of files that are hidden.
+    /// The lines of every file in `directory` of the simulated disk and of those taken away from it, sorted, and the names of
+    /// files that are hidden.
     pub fn lines(&self, directory: &str) -> (Vec<String>, Vec<String>) {
-        let (mut lines, mut hidden) = (Vec::new(), Vec::new());
+        let (mut lines, mut hidden) = (self.lines_read_away.clone(), Vec::new());
         let path = Path::new(directory);
         for entry in self.disk.list(path).expect("a job that has ended leaves its directory") {
             if entry.name.starts_with('.') {
@@ -80,6 +86,8 @@ pub(super) struct World {
     trace: u64,
     crashes: u32,
     epochs_completed: u64,
+    files_read_away: usize,
+    lines_read_away: Vec<String>,
 }
 
 /// A job between two crashes.
@@ -101,7 +109,18 @@ impl World {
         let mut disk = options.disk.clone();
         disk.delay_ticks_max = random.range(1, 5 * u64::from(options.disk.delay_ticks_max)) as u32;
         let disk = SimDisk::new(random.next(), disk);
-        Self { random, config, options, disk, clock: ManualClock::default(), trace: 0, crashes: 0, epochs_completed: 0 }
+        Self {
+            random,
+            config,
+            options,
+            disk,
+            clock: ManualClock::default(),
+            trace: 0,
+            crashes: 0,
+            epochs_completed: 0,
+            files_read_away: 0,
+            lines_read_away: Vec::new(),
+        }
     }
 
     pub(super) fn run(mut self, job: &dyn Fn() -> Job) -> Simulated {
@@ -131,9 +150,33 @@ impl World {
         // Whoever looks at what is left sees what is there.
         self.disk.configure(|config| *config = SimConfig::default());
         self.disk.lose_power_after(u64::MAX);
-        let Self { trace, crashes, epochs_completed, disk, .. } = self;
+        let Self { trace, crashes, epochs_completed, files_read_away, lines_read_away, disk, .. } = self;
         let trace = hash_bytes(&[trace.to_le_bytes(), disk.fingerprint().to_le_bytes()].concat());
-        Simulated { verdict, trace, crashes, epochs_completed, disk }
+        Simulated { verdict, trace, crashes, epochs_completed, files_read_away, lines_read_away, disk }
+    }
+
+    /// A reader takes some of the output, when all of it is known to be committed.
+    fn read_away(&mut self) {
+        let Some(directory) = self.options.read_away.map(Path::new) else { return };
+        let mut config = SimConfig::default();
+        self.disk.configure(|now| std::mem::swap(now, &mut config));
+        let is_committed = list_snapshots(&self.disk, Path::new("/state"))
+            .is_ok_and(|report| report.epochs.last().is_some_and(|newest| report.committed >= newest.epoch));
+        for entry in self.disk.list(directory).unwrap_or_default() {
+            let path = directory.join(&entry.name);
+            if is_committed
+                && !entry.name.starts_with('.')
+                && self.random.one_in(2)
+                && let Ok(bytes) = self.disk.read(&path)
+                && self.disk.remove(&path).is_ok()
+            {
+                self.files_read_away += 1;
+                self.lines_read_away.extend(String::from_utf8_lossy(&bytes).lines().map(str::to_owned));
+            }
+        }
+        // What was removed stays so.
+        let _ = self.disk.sync_dir(directory);
+        self.disk.configure(|now| *now = config);
     }
 
     /// Runs the job until it ends, or the power goes (`None`).
@@ -144,6 +187,7 @@ impl World {
             records_max: self.random.pick(&[1, 7, 64, 300]),
             ring_bytes_min: self.random.pick(&[4096, 5000, 64 << 10]),
             segment_bytes: Some(self.random.pick(&[(256 << 10, 256 << 10), (1 << 20, 4 << 20)])),
+            new_state: StateId(self.random.range(0, u64::from(u32::MAX)) as u32),
         };
         self.config.exchange_bytes_per_shard = 4096;
         let is_benign = self.crashes >= self.options.crashes_max;
@@ -157,6 +201,7 @@ impl World {
         if matches!(result, Ok(None)) || !self.disk.is_powered() {
             self.disk.crash();
             self.crashes += 1;
+            self.read_away();
             return Ok(None);
         }
         result

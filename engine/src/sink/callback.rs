@@ -1,6 +1,6 @@
 //! A sink that calls a closure on the shard, for embedding. At least once: what a restore replays is handed over again.
 
-use super::{Committer, Guarantee, Sink, SinkActivity, SinkWriter};
+use super::{Committer, Guarantee, Owner, Sink, SinkActivity, SinkWriter};
 use crate::Result;
 use crate::items::Items;
 use millstream_state::Epoch;
@@ -44,11 +44,11 @@ where
         Guarantee::AtLeastOnce
     }
 
-    fn open(&self, _: &str, _: u32, _: u64) -> Result<Self::Writer> {
+    fn open(&self, _: Owner<'_>, _: u32, _: u64) -> Result<Self::Writer> {
         Ok(CallbackWriter(self.take.clone()))
     }
 
-    fn committer(&self, _: &str) -> Result<Option<Box<dyn Committer>>> {
+    fn committer(&self, _: Owner<'_>) -> Result<Option<Box<dyn Committer>>> {
         Ok(None)
     }
 }
@@ -83,6 +83,7 @@ where
 mod tests {
     use super::*;
     use crate::items::Lines;
+    use crate::sink::OWNER;
     use std::sync::{Arc, Mutex};
 
     #[test]
@@ -90,7 +91,7 @@ mod tests {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let shared = Arc::clone(&seen);
         let sink = callback::<Lines, _>(move |line| shared.lock().unwrap().push(line.len()));
-        let mut writer = sink.open("job", 0, 1).unwrap();
+        let mut writer = sink.open(OWNER, 0, 1).unwrap();
         for text in ["", "four", "one"] {
             SinkWriter::<Lines>::write(&mut writer, text);
         }

@@ -5,7 +5,7 @@
 //! commits what an earlier one prepared to nobody.
 
 use super::ledger::Ledger;
-use super::{Committer, Guarantee, Sink, SinkActivity, SinkWriter};
+use super::{Committer, Guarantee, Owner, Sink, SinkActivity, SinkWriter};
 use crate::items::Items;
 use crate::{Error, Result};
 use millstream_state::Epoch;
@@ -88,7 +88,7 @@ where
         Guarantee::ExactlyOnce
     }
 
-    fn open(&self, _: &str, shard: u32, run: u64) -> Result<CollectWriter<T>> {
+    fn open(&self, _: Owner<'_>, shard: u32, run: u64) -> Result<CollectWriter<T>> {
         Ok(CollectWriter {
             shared: Arc::clone(&self.0),
             run,
@@ -99,7 +99,7 @@ where
         })
     }
 
-    fn committer(&self, _: &str) -> Result<Option<Box<dyn Committer>>> {
+    fn committer(&self, _: Owner<'_>) -> Result<Option<Box<dyn Committer>>> {
         Ok(Some(Box::new(CollectCommitter(Arc::clone(&self.0)))))
     }
 }
@@ -173,6 +173,7 @@ impl<T: Send> Committer for CollectCommitter<T> {
 mod tests {
     use super::*;
     use crate::items::{Lines, Own};
+    use crate::sink::OWNER;
     use millstream_state::io::RealFiles;
 
     fn prepare(writer: &mut CollectWriter<u64>, numbers: &[u64], epoch: u64) -> Vec<Vec<u8>> {
@@ -186,8 +187,8 @@ mod tests {
     #[test]
     fn only_committed_results_are_seen_and_each_once() {
         let (collected, sink) = collect::<u64>();
-        let mut writer = Sink::<Own<u64>>::open(&sink, "job", 0, 1).unwrap();
-        let mut committer = Sink::<Own<u64>>::committer(&sink, "job").unwrap().unwrap();
+        let mut writer = Sink::<Own<u64>>::open(&sink, OWNER, 0, 1).unwrap();
+        let mut committer = Sink::<Own<u64>>::committer(&sink, OWNER).unwrap().unwrap();
         let one = prepare(&mut writer, &[42], 1);
         let two = prepare(&mut writer, &[43], 2);
         assert!(collected.is_empty());
@@ -199,10 +200,10 @@ mod tests {
         // A restart at epoch 2 with 44 prepared and 45 written: both are written again.
         prepare(&mut writer, &[44], 3);
         SinkWriter::<Own<u64>>::write(&mut writer, 45);
-        let mut committer = Sink::<Own<u64>>::committer(&sink, "job").unwrap().unwrap();
+        let mut committer = Sink::<Own<u64>>::committer(&sink, OWNER).unwrap().unwrap();
         committer.commit(&RealFiles, &two[0]).unwrap();
         committer.clean(&RealFiles).unwrap();
-        let mut writer = Sink::<Own<u64>>::open(&sink, "job", 0, 2).unwrap();
+        let mut writer = Sink::<Own<u64>>::open(&sink, OWNER, 0, 2).unwrap();
         let three = prepare(&mut writer, &[44, 45], 3);
         committer.commit(&RealFiles, &three[0]).unwrap();
         assert_eq!(collected.take(), [43, 42, 44, 45]);
@@ -212,7 +213,7 @@ mod tests {
     #[test]
     fn lines_are_collected_as_strings() {
         let (_, sink) = collect::<String>();
-        let mut writer = Sink::<Lines>::open(&sink, "job", 0, 1).unwrap();
+        let mut writer = Sink::<Lines>::open(&sink, OWNER, 0, 1).unwrap();
         SinkWriter::<Lines>::write(&mut writer, "one");
         assert_eq!(writer.results, ["one"]);
     }

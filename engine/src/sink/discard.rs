@@ -1,6 +1,6 @@
 //! A sink that counts and forgets: for measuring, and for jobs whose work is their state.
 
-use super::{Committer, Guarantee, Sink, SinkActivity, SinkWriter};
+use super::{Committer, Guarantee, Owner, Sink, SinkActivity, SinkWriter};
 use crate::Result;
 use crate::items::Items;
 use millstream_state::Epoch;
@@ -66,7 +66,7 @@ impl<I: Items> Sink<I> for Discard {
         Guarantee::Volatile
     }
 
-    fn open(&self, _: &str, shard: u32, _: u64) -> Result<DiscardWriter> {
+    fn open(&self, _: Owner<'_>, shard: u32, _: u64) -> Result<DiscardWriter> {
         let mut counters = self.counters();
         let shard = shard as usize;
         while counters.len() <= shard {
@@ -77,7 +77,7 @@ impl<I: Items> Sink<I> for Discard {
         Ok(DiscardWriter { count, shared })
     }
 
-    fn committer(&self, _: &str) -> Result<Option<Box<dyn Committer>>> {
+    fn committer(&self, _: Owner<'_>) -> Result<Option<Box<dyn Committer>>> {
         Ok(None)
     }
 }
@@ -129,13 +129,14 @@ impl Drop for DiscardWriter {
 mod tests {
     use super::*;
     use crate::items::Own;
+    use crate::sink::OWNER;
 
     #[test]
     fn the_total_is_what_all_shards_wrote() {
         let sink = Discard::counting();
         let count = sink.count();
         for (shard, records) in [(1, 10), (0, 3), (1, 5)] {
-            let mut writer = Sink::<Own<u8>>::open(&sink, "job", shard, 1).unwrap();
+            let mut writer = Sink::<Own<u8>>::open(&sink, OWNER, shard, 1).unwrap();
             for _ in 0..records {
                 SinkWriter::<Own<u8>>::write(&mut writer, 7);
             }

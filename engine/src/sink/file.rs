@@ -3,9 +3,13 @@
 //! Each shard writes staged files, hidden in the output directory (so a commit is one rename on one file system):
 //!
 //! ```text
-//! .millstream~<job>~<run>-<shard>-<number>     while being written, and until the epoch is complete
-//! part-<epoch>-<shard>-<number>                from then on: epoch with 10 digits, shard and number with 4
+//! .millstream~<job>~<state>~part~<run>-<shard>-<number>   while being written, and until the epoch is complete
+//! part-<state>-<epoch>-<shard>-<number>                   from then on: epoch with 10 digits, shard and number with 4
+//! .millstream~lock~part                                   while the job runs: others are kept out
 //! ```
+//!
+//! `part` is the sink's prefix. `state` is the id of the job's state: names never meet those of another job or state, and a
+//! directory that holds parts of one is refused by every other.
 //!
 //! A **part** is one such file: closed at a cut, or when it passes [`FileSink::part_bytes_max`], always at the end of a
 //! line. Its bytes stay in memory until it is durable, because after a failed sync nothing already written to it can be
@@ -19,6 +23,7 @@
 //! * I3. Bytes not durable never pass the budget by more than what is written between two looks at
 //!   [`ready`](super::SinkWriter::ready). They are never dropped: while the disk is full or fails, they wait.
 //! * I4. A commit renames once. Done again, it finds the final file and does nothing.
+//! * I5. Of each prefix, one job writes to a directory at a time.
 //!
 //! Files have mode 0600 and a directory made here 0700, as all files of a job; loosen them with the directory's default
 //! ACL if others are to read them.
@@ -32,13 +37,14 @@ mod writer;
 pub use writer::FileWriter;
 
 use super::format::{ByClosure, Format, JsonLines, Line, Tsv};
-use super::{Committer, Guarantee, Sink};
+use super::{Committer, Guarantee, Owner, Sink};
 use crate::Result;
 use crate::items::Items;
 use committer::FileCommitter;
+use millstream_state::{Epoch, StateId};
 use std::io;
 use std::marker::PhantomData;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const UNWRITTEN_BYTES_MAX: usize = 64 << 20;
@@ -53,8 +59,9 @@ const UNWRITTEN_BYTES_MAX: usize = 64 << 20;
 /// let objects = FileSink::<Own<Vec<u64>>, _>::json_lines("out");
 /// ```
 ///
-/// The types are inferred where the sink is handed to a stream. The directory is created if it is missing. Two sinks must
-/// not write to one directory with the same [`prefix`](Self::prefix).
+/// The types are inferred where the sink is handed to a stream. The directory is created if it is missing. It takes the parts
+/// of one job, from one state directory: what another has written under the same [`prefix`](Self::prefix) is refused, as is a
+/// second sink or job that writes there at the same time.
 pub struct FileSink<I, F> {
     dir: PathBuf,
     prefix: String,
@@ -73,33 +80,39 @@ struct Limits {
 /// Names of a sink's files: shared by the writers and the committer.
 #[derive(Clone)]
 struct Names {
-    dir: Arc<std::path::Path>,
+    dir: Arc<Path>,
     prefix: String,
     job: String,
+    state: StateId,
 }
 
 impl Names {
     fn staged_prefix(&self) -> String {
-        // `~` is in no job's name, so no job's files look like another's.
-        format!(".millstream~{}~{}~", self.job, self.prefix)
+        // `~` is in no job's name and in no prefix, so no job's files look like another's.
+        format!(".millstream~{}~{}~{}~", self.job, self.state, self.prefix)
+    }
+
+    fn lock(&self) -> PathBuf {
+        self.dir.join(format!(".millstream~lock~{}", self.prefix))
     }
 
     fn staged(&self, run: u64, shard: u32, number: u64) -> String {
         format!("{}{run}-{shard}-{number}", self.staged_prefix())
     }
 
-    fn part(&self, epoch: millstream_state::Epoch, shard: u32, number: usize) -> String {
-        format!("{}-{:010}-{shard:04}-{number:04}", self.prefix, epoch.0)
+    fn part(&self, epoch: Epoch, shard: u32, number: usize) -> String {
+        format!("{}-{}-{:010}-{shard:04}-{number:04}", self.prefix, self.state, epoch.0)
     }
 
-    /// The epoch of a final name; `None` for names that are none.
-    fn epoch_of(&self, name: &str) -> Option<u64> {
-        let rest = name.strip_prefix(&self.prefix)?.strip_prefix('-')?;
-        let mut numbers = rest.split('-').map(|digits| {
+    /// The state and the epoch of a final name under this prefix; `None` for names that are none.
+    fn part_of(&self, name: &str) -> Option<(StateId, Epoch)> {
+        let mut rest = name.strip_prefix(&self.prefix)?.strip_prefix('-')?.split('-');
+        let state = StateId::parse(rest.next()?)?;
+        let mut numbers = rest.map(|digits| {
             digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse::<u64>().ok()).flatten()
         });
         let (epoch, _, _) = (numbers.next()??, numbers.next()??, numbers.next()??);
-        numbers.next().is_none().then_some(epoch)
+        numbers.next().is_none().then_some((state, Epoch(epoch)))
     }
 }
 
@@ -178,8 +191,9 @@ impl<I, F> FileSink<I, F> {
         self
     }
 
-    fn names(&self, job: &str) -> Names {
-        Names { dir: self.dir.as_path().into(), prefix: self.prefix.clone(), job: job.into() }
+    fn names(&self, owner: Owner<'_>) -> Names {
+        let Owner { job, state } = owner;
+        Names { dir: self.dir.as_path().into(), prefix: self.prefix.clone(), job: job.into(), state }
     }
 }
 
@@ -194,11 +208,11 @@ impl<I: Items, F: Format<I>> Sink<I> for FileSink<I, F> {
         Guarantee::ExactlyOnce
     }
 
-    fn open(&self, job: &str, shard: u32, run: u64) -> Result<Self::Writer> {
-        Ok(FileWriter::new(self.names(job), self.format.clone(), self.limits, shard, run))
+    fn open(&self, owner: Owner<'_>, shard: u32, run: u64) -> Result<Self::Writer> {
+        Ok(FileWriter::new(self.names(owner), self.format.clone(), self.limits, shard, run))
     }
 
-    fn committer(&self, job: &str) -> Result<Option<Box<dyn Committer>>> {
-        Ok(Some(Box::new(FileCommitter::new(self.names(job)))))
+    fn committer(&self, owner: Owner<'_>) -> Result<Option<Box<dyn Committer>>> {
+        Ok(Some(Box::new(FileCommitter::new(self.names(owner)))))
     }
 }

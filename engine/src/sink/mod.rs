@@ -26,8 +26,8 @@ pub use stdout::{Stdout, StdoutWriter};
 
 use crate::Result;
 use crate::items::Items;
-use millstream_state::Epoch;
 use millstream_state::io::{Disk, Files};
+use millstream_state::{Epoch, StateId};
 
 /// What a sink promises about records that a restore replays.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,6 +39,19 @@ pub enum Guarantee {
     /// Results are counted or handed to the program's own code and leave nothing behind.
     Volatile,
 }
+
+/// Whose output it is. Two states of one job are two owners; a job without state directory is a new one at every start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Owner<'a> {
+    /// Name of the job.
+    pub job: &'a str,
+    /// The state that the output goes with.
+    pub state: StateId,
+}
+
+/// Whose output tests write.
+#[cfg(test)]
+const OWNER: Owner<'static> = Owner { job: "job", state: StateId(10) };
 
 /// A sink as it stands in a job.
 pub trait Sink<I: Items>: Send + Sync + 'static {
@@ -52,17 +65,17 @@ pub trait Sink<I: Items>: Send + Sync + 'static {
     fn guarantee(&self) -> Guarantee;
 
     /// Makes the writer of one shard. `run` grows with every start of the job and is never used twice on its state
-    /// directory: names built from it, the shard and the epoch are new.
+    /// directory: names built from the owner, it, the shard and the epoch are new.
     ///
     /// # Errors
     /// [`Invalid`](crate::ErrorKind::Invalid) when the place cannot be written: names it and says why.
-    fn open(&self, job: &str, shard: u32, run: u64) -> Result<Self::Writer>;
+    fn open(&self, owner: Owner<'_>, shard: u32, run: u64) -> Result<Self::Writer>;
 
     /// Makes what commits prepared output, for the coordinator; `None` when there is nothing to commit.
     ///
     /// # Errors
     /// [`Invalid`](crate::ErrorKind::Invalid) when the place cannot be written: names it and says why.
-    fn committer(&self, job: &str) -> Result<Option<Box<dyn Committer>>>;
+    fn committer(&self, owner: Owner<'_>) -> Result<Option<Box<dyn Committer>>>;
 }
 
 /// The part of a sink that lives on one shard.
@@ -114,11 +127,12 @@ pub enum SinkActivity {
 /// The order of calls: `open`; `commit` of everything the restored manifest lists; `clean`; then writers start. For each
 /// epoch `secure`, the manifest, `commit`. After the last commit of a run, when no writer is left, `finish`.
 pub trait Committer: Send {
-    /// Before anything else: checks that the place can be written, and makes what writers need there. `restored` is the
+    /// Before anything else: takes the place for this job, checks that it can be written, and makes what writers need there. `restored` is the
     /// epoch that the job goes on from, [`Epoch::ZERO`] when it starts with nothing.
     ///
     /// # Errors
-    /// [`Invalid`](crate::ErrorKind::Invalid) when the place cannot be written, or holds output above `restored`.
+    /// [`Invalid`](crate::ErrorKind::Invalid) when the place cannot be written, or holds output of another owner or above
+    /// `restored`; [`Locked`](crate::ErrorKind::Locked) while another job writes there.
     fn open(&mut self, files: &dyn Files, restored: Epoch) -> Result<()> {
         let _ = (files, restored);
         Ok(())

@@ -9,7 +9,7 @@
 //! * I2. What goes to the thread ends at a line's end.
 
 use super::format::{ByClosure, Format, JsonLines, Line, Tsv};
-use super::{Committer, Guarantee, Sink, SinkActivity, SinkWriter};
+use super::{Committer, Guarantee, Owner, Sink, SinkActivity, SinkWriter};
 use crate::items::Items;
 use crate::{Error, ErrorKind, Result};
 use millstream_state::Epoch;
@@ -90,7 +90,7 @@ impl<I: Items, F: Format<I>> Sink<I> for Stdout<I, F> {
         Guarantee::AtLeastOnce
     }
 
-    fn open(&self, _: &str, shard: u32, _: u64) -> Result<Self::Writer> {
+    fn open(&self, _: Owner<'_>, shard: u32, _: u64) -> Result<Self::Writer> {
         let (sender, chunks) = channel();
         let (give_back, given_back) = channel();
         let progress = Arc::new(Progress::default());
@@ -118,7 +118,7 @@ impl<I: Items, F: Format<I>> Sink<I> for Stdout<I, F> {
         })
     }
 
-    fn committer(&self, _: &str) -> Result<Option<Box<dyn Committer>>> {
+    fn committer(&self, _: Owner<'_>) -> Result<Option<Box<dyn Committer>>> {
         Ok(None)
     }
 }
@@ -260,6 +260,7 @@ impl<I: Items, F: Format<I>> SinkWriter<I> for StdoutWriter<I, F> {
 mod tests {
     use super::*;
     use crate::items::Lines;
+    use crate::sink::OWNER;
     use millstream_state::io::BlockingDisk;
     use std::sync::{Condvar, Mutex};
 
@@ -304,7 +305,7 @@ mod tests {
     fn open(target: impl Write + Clone + Send + Sync + 'static) -> StdoutWriter<Lines, Echo> {
         let target: Arc<Target> = Arc::new(move || Box::new(target.clone()));
         Stdout { format: ByClosure(echo as fn(&str, &mut Line) -> io::Result<()>), target, items: PhantomData }
-            .open("job", 0, 1)
+            .open(OWNER, 0, 1)
             .unwrap()
     }
 

@@ -15,10 +15,10 @@ mod names;
 
 pub use extent::{EXTENT_ALIGNMENT_BYTES, EXTENT_BYTES_MAX, ExtentEntry, ExtentHeader, ExtentKind, SegmentId};
 pub use manifest::{Blob, ChannelLog, Manifest, PreparedOutput, SegmentLength, TableEntry};
-pub use marker::{FormatMarker, RunMarker};
+pub use marker::{CommittedMarker, FormatMarker, RunMarker};
 pub use names::{
-    FORMAT_FILE, FileName, LOCK_FILE, RUN_FILE, RUN_TEMPORARY_FILE, check_name, format_temporary_file, manifest_file,
-    manifest_temporary_file, segment_file,
+    COMMITTED_FILE, COMMITTED_TEMPORARY_FILE, FORMAT_FILE, FileName, LOCK_FILE, RUN_FILE, RUN_TEMPORARY_FILE,
+    check_name, format_temporary_file, manifest_file, manifest_temporary_file, segment_file,
 };
 
 use std::fmt;

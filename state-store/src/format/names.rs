@@ -13,6 +13,11 @@ pub const RUN_FILE: &str = "RUN";
 /// The fencing token before it has its final name.
 pub const RUN_TEMPORARY_FILE: &str = "RUN.tmp";
 
+/// The epoch up to which all output is committed.
+pub const COMMITTED_FILE: &str = "COMMITTED";
+/// [`COMMITTED_FILE`] before it has its final name.
+pub const COMMITTED_TEMPORARY_FILE: &str = "COMMITTED.tmp";
+
 /// Name of [`FORMAT_FILE`] before it is final.
 pub fn format_temporary_file() -> String {
     format!("{FORMAT_FILE}.tmp")
@@ -42,6 +47,8 @@ pub enum FileName {
     Lock,
     /// [`RUN_FILE`].
     Run,
+    /// [`COMMITTED_FILE`].
+    Committed,
     /// A manifest.
     Manifest(Epoch),
     /// A segment file.
@@ -59,7 +66,8 @@ impl FileName {
             FORMAT_FILE => Self::Format,
             LOCK_FILE => Self::Lock,
             RUN_FILE => Self::Run,
-            RUN_TEMPORARY_FILE => Self::Temporary,
+            COMMITTED_FILE => Self::Committed,
+            RUN_TEMPORARY_FILE | COMMITTED_TEMPORARY_FILE => Self::Temporary,
             _ if name == format_temporary_file() => Self::Temporary,
             _ => {
                 if let Some(epoch) = name.strip_prefix("epoch-").and_then(|rest| rest.strip_suffix(".manifest.tmp")) {

@@ -1,6 +1,7 @@
 //! Bytes of version 1 as they are (golden files), and decoders that accept no others.
 
 use super::*;
+use crate::StateId;
 use crate::epoch::Epoch;
 use crate::key_group::{KeyGroupCount, KeyGroupRange};
 use crate::value::{Field, Schema};
@@ -77,9 +78,13 @@ fn manifest() -> Manifest {
     manifest
 }
 
+fn golden(name: &str) -> std::path::PathBuf {
+    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/format/golden").join(name)
+}
+
 /// Compares with the bytes in the repository. `MILLSTREAM_WRITE_GOLDEN=1` writes them, for a new version only.
 fn check_golden(name: &str, bytes: &[u8]) {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/format/golden").join(name);
+    let path = golden(name);
     if std::env::var_os("MILLSTREAM_WRITE_GOLDEN").is_some() {
         std::fs::write(&path, bytes).unwrap();
     }
@@ -90,8 +95,12 @@ fn check_golden(name: &str, bytes: &[u8]) {
 fn the_bytes_of_version_1_are_those_in_the_repository() {
     check_golden("manifest-1.bin", &manifest().encode());
     check_golden("extent-1.bin", &extent(b"sixteen bytes ok"));
-    check_golden("FORMAT-1", &FormatMarker { version: 1, job: "word-count".to_owned() }.encode());
+    check_golden(
+        "FORMAT-1",
+        &FormatMarker { version: 1, job: "word-count".to_owned(), state: StateId(0x3f9a_2c71) }.encode(),
+    );
     check_golden("RUN-1", &RunMarker { run: 4 }.encode());
+    check_golden("COMMITTED-1", &CommittedMarker { epoch: Epoch(12) }.encode());
 }
 
 #[test]
@@ -118,8 +127,9 @@ fn the_document_tells_sizes_and_hashes_as_they_are() {
     ] {
         assert!(document.contains(&fact), "{fact}");
     }
-    for line in ["millstream state directory", "run 4", "crc32 b2e02557", "crc32 881c25c3"] {
-        assert!(document.contains(line), "{line}");
+    for marker in ["FORMAT-1", "RUN-1", "COMMITTED-1"] {
+        let text = std::fs::read_to_string(golden(marker)).unwrap();
+        text.lines().for_each(|line| assert!(document.contains(line), "{marker}: {line}"));
     }
 }
 
@@ -159,8 +169,9 @@ fn check_refused<T: std::fmt::Debug>(bytes: &[u8], decode: impl Fn(&[u8]) -> Res
 fn a_flipped_byte_or_a_truncation_is_refused() {
     check_refused(&manifest().encode(), Manifest::decode);
     check_refused(&extent(b"some records"), ExtentHeader::open);
-    check_refused(&FormatMarker { version: 1, job: "a".to_owned() }.encode(), FormatMarker::decode);
+    check_refused(&FormatMarker { version: 1, job: "a".to_owned(), state: StateId(7) }.encode(), FormatMarker::decode);
     check_refused(&RunMarker { run: 17 }.encode(), RunMarker::decode);
+    check_refused(&CommittedMarker { epoch: Epoch(17) }.encode(), CommittedMarker::decode);
 }
 
 #[test]
@@ -229,6 +240,8 @@ fn names_of_files_are_read_back() {
         (FORMAT_FILE.to_owned(), Some(FileName::Format)),
         (LOCK_FILE.to_owned(), Some(FileName::Lock)),
         (RUN_FILE.to_owned(), Some(FileName::Run)),
+        (COMMITTED_FILE.to_owned(), Some(FileName::Committed)),
+        (COMMITTED_TEMPORARY_FILE.to_owned(), Some(FileName::Temporary)),
         (RUN_TEMPORARY_FILE.to_owned(), Some(FileName::Temporary)),
         (format_temporary_file(), Some(FileName::Temporary)),
         (manifest_file(Epoch(u64::MAX)), Some(FileName::Manifest(Epoch(u64::MAX)))),
@@ -265,6 +278,7 @@ proptest! {
         let _ = ExtentHeader::open(&bytes);
         let _ = ExtentHeader::decode(&[b"MsEx".as_slice(), &bytes].concat());
         let _ = FormatMarker::decode(&bytes);
+        let _ = CommittedMarker::decode(&bytes);
         let _ = RunMarker::decode(&bytes);
         let _ = FileName::parse(&String::from_utf8_lossy(&bytes));
     }

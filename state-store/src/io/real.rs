@@ -119,10 +119,16 @@ impl Files for RealFiles {
     }
 
     fn lock(&self, path: &Path) -> io::Result<FileLock> {
-        let file = open(path, OFlags::RDWR | OFlags::CREATE)?;
-        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-        // The kernel holds the lock as long as this description of the file is open.
-        Ok(FileLock { _owner: Box::new(file) })
+        loop {
+            let file = open(path, OFlags::RDWR | OFlags::CREATE)?;
+            rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+            // An owner may remove the file before it gives it up: then this is a file without a name.
+            let (locked, named) = (rustix::fs::fstat(&file)?, rustix::fs::lstat(path));
+            if named.is_ok_and(|named| (named.st_dev, named.st_ino) == (locked.st_dev, locked.st_ino)) {
+                // The kernel holds the lock as long as this description of the file is open.
+                return Ok(FileLock { _owner: Box::new(file) });
+            }
+        }
     }
 }
 
@@ -208,6 +214,11 @@ mod tests {
         let first = RealFiles.lock(&path).unwrap();
         assert_eq!(RealFiles.lock(&path).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         drop(first);
-        RealFiles.lock(&path).unwrap();
+        let second = RealFiles.lock(&path).unwrap();
+        RealFiles.remove(&path).unwrap();
+        let third = RealFiles.lock(&path).unwrap();
+        drop(second);
+        assert_eq!(RealFiles.lock(&path).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop(third);
     }
 }

@@ -9,7 +9,8 @@
 use crate::epoch::Epoch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{
-    BadFormat, ExtentEntry, FileName, FormatMarker, Manifest, RunMarker, SegmentId, manifest_file, segment_file,
+    BadFormat, COMMITTED_FILE, CommittedMarker, ExtentEntry, FileName, FormatMarker, Manifest, RunMarker, SegmentId,
+    manifest_file, segment_file,
 };
 use crate::io::{EntryKind, Files};
 use serde::Serialize;
@@ -30,6 +31,7 @@ pub(super) struct Catalog {
     pub(super) epoch_max: Epoch,
     pub(super) has_format: bool,
     pub(super) has_run: bool,
+    pub(super) has_committed: bool,
     /// Names that are none of ours.
     pub(super) foreign: Vec<String>,
 }
@@ -56,6 +58,7 @@ impl Catalog {
                 Some(FileName::Temporary) => catalog.temporaries.push(entry.name),
                 Some(FileName::Format) => catalog.has_format = true,
                 Some(FileName::Run) => catalog.has_run = true,
+                Some(FileName::Committed) => catalog.has_committed = true,
                 Some(FileName::Lock) => {}
                 // Every new file system has one.
                 None if entry.kind == EntryKind::Directory && entry.name == "lost+found" => {}
@@ -141,6 +144,20 @@ pub(super) fn read_run(files: &dyn Files, path: &Path) -> Result<RunMarker> {
         )),
         _ => error,
     })
+}
+
+/// The epoch up to which all output is known to be committed; zero when nothing is known.
+pub(super) fn read_committed(files: &dyn Files, path: &Path, catalog: &Catalog) -> Result<Epoch> {
+    if !catalog.has_committed {
+        return Ok(Epoch::ZERO);
+    }
+    match read_small(files, &path.join(COMMITTED_FILE), CommittedMarker::decode) {
+        Ok(marker) => Ok(marker.epoch),
+        Err(error) if error.kind() == ErrorKind::Corrupt => Err(Error::corrupt(format_args!(
+            "{error}; remove the file to go on without it: output that the newest epoch lists is then looked for again"
+        ))),
+        Err(error) => Err(error),
+    }
 }
 
 /// Reads an epoch's manifest.

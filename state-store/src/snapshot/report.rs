@@ -2,11 +2,14 @@
 //!
 //! An epoch that its job removes while it is being read is left out, not reported as bad.
 
-use super::catalog::{BadPlace, Catalog, load_manifest, load_own_manifest, read_format, read_run, verify_manifest};
+use super::catalog::{
+    BadPlace, Catalog, load_manifest, load_own_manifest, read_committed, read_format, read_run, verify_manifest,
+};
 use crate::epoch::Epoch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{Blob, ExtentKind, FormatMarker, Manifest, SegmentId, manifest_file};
 use crate::io::Files;
+use crate::state_id::StateId;
 use crate::value::Schema;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -19,8 +22,12 @@ pub struct ListReport {
     pub path: PathBuf,
     /// Name of the job.
     pub job: String,
+    /// What tells this state from others of the same job.
+    pub state: StateId,
     /// Version of the format.
     pub format: u16,
+    /// All output prepared in this epoch and before is known to be committed.
+    pub committed: Epoch,
     /// Oldest first.
     pub epochs: Vec<EpochReport>,
     /// How many segment files there are.
@@ -252,7 +259,9 @@ pub fn list_snapshots(files: &dyn Files, path: &Path) -> Result<ListReport> {
     let mut report = ListReport {
         path: path.to_owned(),
         job: marker.job,
+        state: marker.state,
         format: marker.version,
+        committed: read_committed(files, path, &catalog)?,
         epochs: Vec::new(),
         segment_count: catalog.segments.len(),
         segment_bytes: catalog.segments.values().sum(),

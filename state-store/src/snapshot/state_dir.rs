@@ -14,17 +14,21 @@
 //!   not make an older one superfluous).
 //! * I6. Epochs and runs exceed every one that is found on disk.
 
-use super::catalog::{Catalog, check_epoch, load_manifest, load_own_manifest, read_format, read_run, unavailable};
+use super::catalog::{
+    Catalog, check_epoch, load_manifest, load_own_manifest, read_committed, read_format, read_run, unavailable,
+};
 use super::publish::Publish;
 use super::segment::FreedSegment;
 use crate::epoch::Epoch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{
-    FORMAT_FILE, FORMAT_VERSION, FormatMarker, LOCK_FILE, Manifest, RUN_FILE, RUN_TEMPORARY_FILE, RunMarker, SegmentId,
-    check_name, format_temporary_file, manifest_file, manifest_temporary_file, segment_file,
+    COMMITTED_FILE, COMMITTED_TEMPORARY_FILE, CommittedMarker, FORMAT_FILE, FORMAT_VERSION, FormatMarker, LOCK_FILE,
+    Manifest, RUN_FILE, RUN_TEMPORARY_FILE, RunMarker, SegmentId, check_name, format_temporary_file, manifest_file,
+    manifest_temporary_file, segment_file,
 };
 use crate::io::{FileLock, Files};
 use crate::key_group::KeyGroupCount;
+use crate::state_id::StateId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
@@ -36,6 +40,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub struct StateDirOptions {
     /// Name of the job; the one that made the directory.
     pub job: String,
+    /// The id of a state that begins now: drawn at random.
+    pub new_state: StateId,
     /// How many key groups a directory made now has.
     pub key_groups: KeyGroupCount,
     /// How many shards the empty state of a directory made now has.
@@ -60,8 +66,10 @@ pub struct StateDir {
     pub(super) files: Box<dyn Files>,
     pub(super) path: PathBuf,
     job: String,
+    state: StateId,
     retain_count: usize,
     restore: Epoch,
+    committed: Epoch,
     run: u32,
     claimed: bool,
     epoch_max: Epoch,
@@ -146,6 +154,7 @@ impl StateDir {
             return Err(Error::invalid("at least one epoch must be kept"));
         }
         files.create_dir_all(path).map_err(|error| unusable(path, &error))?;
+        check_own(path, &Catalog::scan(&*files, path)?)?;
         let lock_path = path.join(LOCK_FILE);
         let lock = files.lock(&lock_path).map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock => {
@@ -173,11 +182,12 @@ impl StateDir {
         let catalog = Catalog::scan(&*files, path)?;
         let run_before = if catalog.has_run { read_run(&*files, path)?.run } else { 0 };
         let mut dir = Self {
-            files,
             path: path.to_owned(),
             job: options.job.clone(),
+            state: marker.state,
             retain_count: options.retain_count,
             restore: Epoch::ZERO,
+            committed: read_committed(&*files, path, &catalog)?,
             run: run_before,
             claimed: false,
             epoch_max: catalog.epoch_max,
@@ -191,6 +201,7 @@ impl StateDir {
             may_collect: false,
             removal_unsynced: false,
             pins: Arc::default(),
+            files,
             _lock: lock,
         };
         dir.read_manifests(&catalog, options.restore)?;
@@ -271,6 +282,28 @@ impl StateDir {
     /// The directory.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// What tells this state from others of the same job.
+    pub fn state(&self) -> StateId {
+        self.state
+    }
+
+    /// All output prepared in this epoch and before is known to be committed. It may be gone by now: it is its reader's.
+    pub fn committed(&self) -> Epoch {
+        self.committed
+    }
+
+    /// Makes it known that all output prepared in `epoch` and before is committed, durably.
+    ///
+    /// # Errors
+    /// [`Unavailable`](ErrorKind::Unavailable); may be called again.
+    pub fn note_committed(&mut self, epoch: Epoch) -> Result<()> {
+        let temporary = self.path.join(COMMITTED_TEMPORARY_FILE);
+        let bytes = CommittedMarker { epoch }.encode();
+        place(&*self.files, &self.path, &temporary, &self.path.join(COMMITTED_FILE), &bytes)?;
+        self.committed = epoch;
+        Ok(())
     }
 
     /// The epoch to restore: the newest, or the one asked for.
@@ -527,14 +560,23 @@ fn place(files: &dyn Files, directory: &Path, temporary: &Path, last: &Path, byt
     files.sync_dir(directory).map_err(|error| unavailable(directory, &error))
 }
 
+/// Refuses a directory that holds something else, before there is anything of ours in it.
+fn check_own(path: &Path, catalog: &Catalog) -> Result<()> {
+    match catalog.foreign.first() {
+        Some(name) if !catalog.has_format => Err(Error::invalid(format_args!(
+            "{}: no state directory, and not empty: it holds {name:?}",
+            path.display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// Makes a directory with the empty state (I3), or finishes what a crash has interrupted.
 fn make(files: &dyn Files, path: &Path, options: &StateDirOptions) -> Result<()> {
     let catalog = Catalog::scan(files, path)?;
-    if let Some(name) = catalog.foreign.first() {
-        let what = format_args!("{}: no state directory, and not empty: it holds {name:?}", path.display());
-        return Err(Error::invalid(what));
-    }
-    let begun = catalog.has_run || !catalog.segments.is_empty() || catalog.epoch_max > Epoch::ZERO;
+    check_own(path, &catalog)?;
+    let begun =
+        catalog.has_run || catalog.has_committed || !catalog.segments.is_empty() || catalog.epoch_max > Epoch::ZERO;
     if begun {
         return Err(Error::corrupt(format_args!(
             "{}: the file {FORMAT_FILE} is missing, but there is state of epoch {}; nothing was modified",
@@ -546,6 +588,6 @@ fn make(files: &dyn Files, path: &Path, options: &StateDirOptions) -> Result<()>
     let manifest = Manifest::empty(&options.job, options.key_groups, options.shards).encode();
     let (temporary, last) = (path.join(manifest_temporary_file(Epoch::ZERO)), path.join(manifest_file(Epoch::ZERO)));
     place(files, path, &temporary, &last, &manifest)?;
-    let marker = FormatMarker { version: FORMAT_VERSION, job: options.job.clone() }.encode();
+    let marker = FormatMarker { version: FORMAT_VERSION, job: options.job.clone(), state: options.new_state }.encode();
     place(files, path, &path.join(format_temporary_file()), &path.join(FORMAT_FILE), &marker)
 }

@@ -7,6 +7,7 @@ use crate::format::*;
 use crate::io::sim::{SimConfig, SimDisk};
 use crate::io::{BlockingDisk, Disk, Files, RealFiles};
 use crate::key_group::{KeyGroupCount, KeyGroupRange};
+use crate::state_id::StateId;
 use crate::value::Schema;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,6 +19,7 @@ fn path() -> &'static Path {
 fn options() -> StateDirOptions {
     StateDirOptions {
         job: "words".to_owned(),
+        new_state: StateId(1),
         key_groups: KeyGroupCount::new(16).unwrap(),
         shards: 1,
         retain_count: 2,
@@ -228,6 +230,32 @@ fn a_pin_keeps_its_epoch_and_its_files_until_it_is_dropped() {
 }
 
 #[test]
+fn a_state_keeps_its_id_and_what_is_known_to_be_committed() {
+    let disk = sim(1, SimConfig::default());
+    let dir = open(&disk).unwrap();
+    assert_eq!((dir.state(), dir.committed()), (StateId(1), Epoch::ZERO));
+    drop(dir);
+    let other = StateDirOptions { new_state: StateId(2), ..options() };
+    let mut dir = StateDir::open(Box::new(disk.clone()), path(), &other).unwrap();
+    dir.claim().unwrap();
+    dir.note_committed(Epoch(3)).unwrap();
+    dir.note_committed(Epoch(5)).unwrap();
+    drop(dir);
+    disk.crash();
+    let dir = open(&disk).unwrap();
+    assert_eq!((dir.state(), dir.committed()), (StateId(1), Epoch(5)));
+    let report = list_snapshots(&disk, path()).unwrap();
+    assert_eq!((report.state, report.committed), (StateId(1), Epoch(5)));
+    drop(dir);
+
+    disk.write_durable(&path().join(COMMITTED_FILE), b"epoch 6").unwrap();
+    let error = open(&disk).unwrap_err();
+    assert!(error.kind() == ErrorKind::Corrupt && error.message().contains("remove the file"), "{error}");
+    disk.remove(&path().join(COMMITTED_FILE)).unwrap();
+    assert_eq!(open(&disk).unwrap().committed(), Epoch::ZERO);
+}
+
+#[test]
 fn another_job_another_directory_and_a_missing_marker_are_refused() {
     let disk = sim(1, SimConfig::default());
     job(&disk).run_epochs(1);
@@ -237,8 +265,10 @@ fn another_job_another_directory_and_a_missing_marker_are_refused() {
 
     disk.create_dir_all(Path::new("/data/home")).unwrap();
     disk.write_durable(Path::new("/data/home/notes.txt"), b"mine").unwrap();
+    let before = disk.fingerprint();
     let error = StateDir::open(Box::new(disk.clone()), Path::new("/data/home"), &options()).unwrap_err();
     assert!(error.kind() == ErrorKind::Invalid && error.message().contains("notes.txt"), "{error}");
+    assert_eq!(disk.fingerprint(), before, "not even a lock is left in it");
 
     disk.remove(&path().join(FORMAT_FILE)).unwrap();
     let before = disk.fingerprint();

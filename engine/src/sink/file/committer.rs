@@ -4,7 +4,7 @@ use super::Names;
 use crate::sink::Committer;
 use crate::{Error, ErrorKind, Result};
 use millstream_state::Epoch;
-use millstream_state::io::Files;
+use millstream_state::io::{FileLock, Files};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::io;
@@ -30,7 +30,7 @@ impl Prepared {
         if !prepared.staged.starts_with(&names.staged_prefix())
             || !plain(&prepared.staged)
             || !plain(&prepared.part)
-            || names.epoch_of(&prepared.part).is_none()
+            || names.part_of(&prepared.part).is_none_or(|(state, _)| state != names.state)
         {
             return Err(Error::corrupt(format_args!(
                 "prepared output {} and {} are no names of the sink in {}",
@@ -49,6 +49,8 @@ const COMMITTED_MAX: usize = 1024;
 /// See the module.
 pub(super) struct FileCommitter {
     names: Names,
+    /// Keeps others out, from [`open`](Committer::open) on.
+    lock: Option<FileLock>,
     /// Staged names committed last. An epoch that was given back may be listed twice, and by the second time a consumer
     /// may have taken the file away.
     committed: VecDeque<String>,
@@ -56,7 +58,7 @@ pub(super) struct FileCommitter {
 
 impl FileCommitter {
     pub(super) fn new(names: Names) -> Self {
-        Self { names, committed: VecDeque::new() }
+        Self { names, lock: None, committed: VecDeque::new() }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -69,6 +71,37 @@ impl FileCommitter {
 
     fn unavailable(&self, what: &str, error: &io::Error) -> Error {
         Error::unavailable(format_args!("cannot {what} output directory {}: {error}", self.names.dir.display()))
+    }
+
+    /// Refuses a part that this state has not written up to `restored`.
+    fn refuse_foreign(&self, name: &str, restored: Epoch) -> Result<()> {
+        let (dir, own) = (self.names.dir.display(), self.names.state);
+        match self.names.part_of(name) {
+            Some((state, _)) if state != own => Err(Error::invalid(format_args!(
+                "output directory {dir} already holds {name}, which another job or state directory has written (state {state}, \
+                 this is {own}): choose another directory, or move such files away"
+            ))),
+            Some((_, epoch)) if epoch > restored => Err(Error::invalid(format_args!(
+                "output directory {dir} already holds {name}, and this job goes on from epoch {restored}: what follows would be \
+                 written a second time; move such files away, or choose another directory"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    fn lock(&self, files: &dyn Files) -> Result<FileLock> {
+        files.lock(&self.names.lock()).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => Error::new(
+                ErrorKind::Locked,
+                format_args!(
+                    "output directory {}: another job, or another sink of this one, writes files named {}-* there; stop it \
+                     first, or choose another directory or prefix",
+                    self.names.dir.display(),
+                    self.names.prefix
+                ),
+            ),
+            _ => self.refused("cannot be written", &error),
+        })
     }
 
     /// What stands in the way at start: to be mended, or to be tried again.
@@ -109,16 +142,10 @@ impl Committer for FileCommitter {
             io::ErrorKind::NotADirectory => Error::invalid(format_args!("output {} is a file", dir.display())),
             _ => self.refused("cannot be read", &error),
         })?;
-        if let Some(entry) =
-            entries.iter().find(|entry| self.names.epoch_of(&entry.name).is_some_and(|epoch| epoch > restored.0))
-        {
-            return Err(Error::invalid(format_args!(
-                "output directory {} already holds {}, and this job goes on from epoch {restored}: the file is of another \
-                 run; move such files away, or choose another directory",
-                dir.display(),
-                entry.name
-            )));
+        for entry in &entries {
+            self.refuse_foreign(&entry.name, restored)?;
         }
+        self.lock = Some(self.lock(files)?);
         let probe = self.path(&format!("{}probe", self.names.staged_prefix()));
         match files.write_durable(&probe, b"?") {
             Ok(()) => {}
@@ -152,11 +179,12 @@ impl Committer for FileCommitter {
         }
         if !is_staged && !is_there {
             return Err(Error::corrupt(format_args!(
-                "prepared output is gone: neither {} nor {} is there ({} bytes); put the file back under either name, the job \
-                 cannot tell a consumer from a loss until a later epoch is complete",
+                "prepared output is gone: neither {} nor {} is there ({} bytes), and the run before ended before it was known \
+                 to be committed; if a reader has taken the file, put it back as {} until the job runs",
                 staged.display(),
                 part.display(),
-                prepared.bytes
+                prepared.bytes,
+                part.display()
             )));
         }
         let at = if is_staged { &staged } else { &part };
@@ -193,6 +221,16 @@ impl Committer for FileCommitter {
                     ),
                 )
             })?;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, files: &dyn Files) -> Result<()> {
+        self.clean(files)?;
+        if let Some(lock) = self.lock.take() {
+            // Removed while it is owned: who waits for it looks whether it still has its name.
+            files.remove(&self.names.lock()).map_err(|error| self.unavailable("remove the lock from", &error))?;
+            drop(lock);
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::items::Own;
-use crate::sink::{SinkActivity, SinkWriter};
+use crate::sink::{OWNER, SinkActivity, SinkWriter};
 use crate::source::Random;
 use crate::{Error, ErrorKind};
 use millstream_state::Epoch;
@@ -28,11 +28,11 @@ fn sink() -> TestSink {
 }
 
 fn open(sink: &TestSink, shard: u32, run: u64) -> Writer {
-    Sink::<Numbers>::open(sink, "job", shard, run).unwrap()
+    Sink::<Numbers>::open(sink, OWNER, shard, run).unwrap()
 }
 
 fn committer(sink: &TestSink) -> Box<dyn Committer> {
-    Sink::<Numbers>::committer(sink, "job").unwrap().expect("a file sink commits")
+    Sink::<Numbers>::committer(sink, OWNER).unwrap().expect("a file sink commits")
 }
 
 /// Turns until the epoch is answered.
@@ -47,7 +47,10 @@ fn answer(writer: &mut Writer, disk: &mut dyn Disk, epoch: u64, now_ns: &mut u64
     panic!("epoch {epoch} is never answered");
 }
 
-/// All lines under final names, sorted, and the names of everything else.
+/// The lock of [`sink`] while its job runs.
+const LOCK: &str = ".millstream~lock~part";
+
+/// All lines under final names, sorted, and the names of everything else but the lock.
 fn visible(files: &dyn Files, dir: &str) -> (Vec<u64>, Vec<String>) {
     let (mut lines, mut others) = (Vec::new(), Vec::new());
     for entry in files.list(Path::new(dir)).unwrap() {
@@ -55,7 +58,7 @@ fn visible(files: &dyn Files, dir: &str) -> (Vec<u64>, Vec<String>) {
             let text = String::from_utf8(files.read(&Path::new(dir).join(&entry.name)).unwrap()).unwrap();
             assert!(text.ends_with('\n'), "{} ends within a line", entry.name);
             lines.extend(text.lines().map(|line| line.parse::<u64>().unwrap()));
-        } else {
+        } else if entry.name != LOCK {
             others.push(entry.name);
         }
     }
@@ -232,7 +235,7 @@ fn a_long_epoch_is_several_parts_that_end_at_lines() {
     assert!(rig.prepared[&1].len() > 5, "{names:?}");
     rig.commit(1);
     rig.check_clean(&(0..20_000).collect::<Vec<_>>());
-    assert!(rig.disk.exists(Path::new("out/part-0000000001-0000-0005")));
+    assert!(rig.disk.exists(Path::new("out/part-0000000a-0000000001-0000-0005")));
 }
 
 #[test]
@@ -244,9 +247,9 @@ fn a_line_longer_than_blocks_and_parts_stays_whole() {
     .block_bytes(4096)
     .unwritten_bytes_max(16 << 10);
     let mut disk = SimDisk::new(1, SimConfig::default());
-    let mut committer = sink.committer("job").unwrap().unwrap();
+    let mut committer = sink.committer(OWNER).unwrap().unwrap();
     committer.open(&disk, Epoch::ZERO).unwrap();
-    let mut writer = sink.open("job", 3, 1).unwrap();
+    let mut writer = sink.open(OWNER, 3, 1).unwrap();
     for n in [50_000, 4095, 1, 4096, 0, 8191] {
         writer.write(n);
     }
@@ -341,7 +344,7 @@ fn what_is_not_as_prepared_is_refused() {
         let (_, others) = visible(&rig.disk, "out");
         Path::new("out").join(&others[0])
     };
-    let part = Path::new("out/part-0000000001-0000-0000");
+    let part = Path::new("out/part-0000000a-0000000001-0000-0000");
     let mut check = |what: &str, kind: ErrorKind, bytes: &[u8], prepare: &dyn Fn(&SimDisk)| {
         let disk = rig.disk.fork(1);
         prepare(&disk);
@@ -350,7 +353,10 @@ fn what_is_not_as_prepared_is_refused() {
         error
     };
     let gone = check("gone", ErrorKind::Corrupt, &prepared, &|disk| disk.remove(&staged).unwrap());
-    assert!(gone.message().contains("part-0000000001") && gone.message().contains(".millstream~job~"), "{gone}");
+    assert!(
+        gone.message().contains("part-0000000a-0000000001") && gone.message().contains(".millstream~job~"),
+        "{gone}"
+    );
     check("cut short", ErrorKind::Corrupt, &prepared, &|disk| disk.edit(&staged, |bytes| bytes.truncate(3)).unwrap());
     check("longer", ErrorKind::Corrupt, &prepared, &|disk| disk.edit(&staged, |bytes| bytes.push(b'3')).unwrap());
     check("another's", ErrorKind::Invalid, &prepared, &|disk| disk.write_durable(part, b"1\n").unwrap());
@@ -369,16 +375,17 @@ fn output_of_another_run_and_places_that_cannot_be_written_are_refused_before_an
     rig.write([1]);
     rig.prepare(5).unwrap();
     rig.commit(5);
-    rig.committer.open(&rig.disk, Epoch(5)).unwrap();
+    rig.restart(5);
+    rig.committer = committer(&rig.sink);
     let error = rig.committer.open(&rig.disk, Epoch(4)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
-    assert!(error.message().contains("part-0000000005-0000-0000"), "{error}");
+    assert!(error.message().contains("part-0000000a-0000000005-0000-0000"), "{error}");
 
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("file"), "x").unwrap();
     for place in ["file", "file/below"] {
         let sink = FileSink::<Numbers, _>::tsv_of(dir.path().join(place));
-        let error = sink.committer("job").unwrap().unwrap().open(&RealFiles, Epoch::ZERO).unwrap_err();
+        let error = sink.committer(OWNER).unwrap().unwrap().open(&RealFiles, Epoch::ZERO).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(error.message().contains("file"), "{error}");
     }
@@ -391,14 +398,64 @@ impl FileSink<Numbers, ByClosure<fn(u64, &mut Line) -> io::Result<()>>> {
 }
 
 #[test]
+fn one_job_at_a_time_writes_to_a_directory_under_one_prefix() {
+    let disk = SimDisk::new(1, SimConfig::default());
+    let other = Owner { state: StateId(11), ..OWNER };
+    let mut first = committer(&sink());
+    first.open(&disk, Epoch::ZERO).unwrap();
+    for owner in [OWNER, other] {
+        let error = sink().committer(owner).unwrap().unwrap().open(&disk, Epoch::ZERO).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Locked, "{error}");
+        assert!(error.message().contains("out") && error.message().contains("part-*"), "{error}");
+    }
+    let mut beside = sink().prefix("beside").committer(other).unwrap().unwrap();
+    beside.open(&disk, Epoch::ZERO).unwrap();
+    for ended in [&mut first, &mut beside] {
+        ended.finish(&disk).unwrap();
+    }
+    assert!(disk.list(Path::new("out")).unwrap().is_empty(), "no lock is left behind");
+    sink().committer(other).unwrap().unwrap().open(&disk, Epoch::ZERO).unwrap();
+}
+
+#[test]
+fn what_another_state_has_written_is_refused_whatever_its_epoch() {
+    // Stopped before it has written anything, another job runs to its end, and the first one would go on.
+    let mut rig = Rig::new(SimConfig::default());
+    rig.prepare(7).unwrap();
+    rig.committer.finish(&rig.disk).unwrap();
+
+    let other = Owner { job: "other", state: StateId(11) };
+    let mut committer = sink().committer(other).unwrap().unwrap();
+    committer.open(&rig.disk, Epoch::ZERO).unwrap();
+    let mut writer = Sink::<Numbers>::open(&sink(), other, 0, 1).unwrap();
+    writer.write(1);
+    writer.prepare(Epoch(3));
+    for prepared in answer(&mut writer, &mut rig.disk, 3, &mut rig.now_ns).unwrap() {
+        committer.commit(&rig.disk, &prepared).unwrap();
+    }
+    committer.finish(&rig.disk).unwrap();
+
+    let error = sink().committer(OWNER).unwrap().unwrap().open(&rig.disk, Epoch(7)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.message().contains("part-0000000b-0000000003-0000-0000"), "{error}");
+    rig.check_clean(&[1]);
+}
+
+#[test]
 fn only_leftovers_of_this_job_and_prefix_are_cleaned() {
     let disk = SimDisk::new(1, SimConfig::default());
     let sink = sink();
     let mut committer = committer(&sink);
     committer.open(&disk, Epoch::ZERO).unwrap();
-    let kept =
-        [".millstream~job-b~part~1-0-0", ".millstream~job~counts~1-0-0", "notes.txt", "part-0000000001-0000-0000"];
-    for name in kept.iter().chain(&[".millstream~job~part~1-0-0", ".millstream~job~part~2-3-4"]) {
+    let kept = [
+        ".millstream~job-b~0000000a~part~1-0-0",
+        ".millstream~job~0000000a~counts~1-0-0",
+        ".millstream~job~0000000b~part~1-0-0",
+        LOCK,
+        "notes.txt",
+        "part-0000000a-0000000001-0000-0000",
+    ];
+    for name in kept.iter().chain(&[".millstream~job~0000000a~part~1-0-0", ".millstream~job~0000000a~part~2-3-4"]) {
         disk.write_durable(&Path::new("out").join(name), b"x\n").unwrap();
     }
     committer.clean(&disk).unwrap();
@@ -412,7 +469,7 @@ fn an_error_of_the_closure_stops_the_job_and_names_the_place() {
         line.push_str("half");
         if n == 2 { Err(io::Error::other("no two")) } else { Ok(()) }
     });
-    let mut writer = sink.open("job", 0, 1).unwrap();
+    let mut writer = sink.open(OWNER, 0, 1).unwrap();
     let mut disk = SimDisk::new(1, SimConfig::default());
     writer.write(1);
     writer.turn(&mut disk, 0).unwrap();
@@ -427,9 +484,9 @@ fn real_files_appear_whole_and_nothing_else_is_left() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("a/out");
     let sink = FileSink::<Own<(String, u64)>, _>::tsv(&out);
-    let mut committer = sink.committer("job").unwrap().unwrap();
+    let mut committer = sink.committer(OWNER).unwrap().unwrap();
     committer.open(&RealFiles, Epoch::ZERO).unwrap();
-    let mut writer = sink.open("job", 1, 9).unwrap();
+    let mut writer = sink.open(OWNER, 1, 9).unwrap();
     for n in 0..100_000 {
         writer.write((format!("word{n}"), n));
     }
@@ -445,7 +502,7 @@ fn real_files_appear_whole_and_nothing_else_is_left() {
     prepared.iter().for_each(|prepared| committer.commit(&RealFiles, prepared).unwrap());
     committer.finish(&RealFiles).unwrap();
     let names: Vec<String> = RealFiles.list(&out).unwrap().into_iter().map(|entry| entry.name).collect();
-    assert_eq!(names, ["part-0000000003-0001-0000"]);
+    assert_eq!(names, ["part-0000000a-0000000003-0001-0000"]);
     let text = std::fs::read_to_string(out.join(&names[0])).unwrap();
     assert!(text.lines().enumerate().all(|(n, line)| line == format!("word{n}\t{n}")));
     assert_eq!(text.lines().count(), 100_000);
@@ -712,7 +769,7 @@ fn a_second_listing_of_what_was_committed_does_not_miss_a_file_that_was_taken_aw
     rig.write([1]);
     rig.prepare(1).unwrap();
     rig.commit(1);
-    rig.disk.remove(Path::new("out/part-0000000001-0000-0000")).unwrap();
+    rig.disk.remove(Path::new("out/part-0000000a-0000000001-0000-0000")).unwrap();
     rig.commit(1);
 }
 
