@@ -10,7 +10,10 @@ use millstream_state::Epoch;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum HeadActivity {
     /// Took input; there may be more.
-    Busy,
+    Busy {
+        /// How much of the records it was allowed it made use of.
+        records: usize,
+    },
     /// Nothing came in; nothing will before this time, if it is known.
     Idle {
         /// Nanoseconds of the clock.

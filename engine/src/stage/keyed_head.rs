@@ -54,14 +54,14 @@ impl<O: KeyedOperator> Head for KeyedHead<O> {
         }
         if left < records_max {
             cx.metrics.records_keyed += (records_max - left) as u64;
-            return Ok(HeadActivity::Busy);
+            return Ok(HeadActivity::Busy { records: (records_max - left).div_ceil(TAKE_FACTOR) });
         }
         if !self.inbox.ended() {
             return Ok(HeadActivity::Idle { due_ns: None });
         }
         Ok(match self.operator.finish(cx.store.log_mut(), cx.records_max, push)? {
             true => HeadActivity::Ended,
-            false => HeadActivity::Busy,
+            false => HeadActivity::Busy { records: cx.records_max },
         })
     }
 

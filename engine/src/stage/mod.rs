@@ -12,6 +12,7 @@ mod head;
 mod keyed_head;
 mod output;
 mod saved;
+mod slice;
 mod source_head;
 mod union_head;
 
@@ -30,6 +31,7 @@ use crate::{Error, ErrorKind, Result};
 use millstream_state::io::Disk;
 use millstream_state::shard_store::ShardStore;
 use millstream_state::{Epoch, KeyGroupCount};
+use slice::Slice;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// What a stage may use while it is called.
@@ -134,12 +136,13 @@ pub(crate) struct Stage<H, C, O> {
     head: H,
     chain: C,
     output: O,
+    slice: Slice,
     ended: bool,
 }
 
 impl<H, C, O> Stage<H, C, O> {
     pub(crate) fn new(name: String, head: H, chain: C, output: O) -> Self {
-        Self { name, head, chain, output, ended: false }
+        Self { name, head, chain, output, slice: Slice::default(), ended: false }
     }
 }
 
@@ -154,20 +157,24 @@ where
     }
 
     fn turn(&mut self, cx: &mut TurnContext<'_>) -> Result<Activity> {
-        let Self { head, chain, output, ended, .. } = self;
+        let Self { head, chain, output, slice, ended, .. } = self;
         let mut activity = Activity::Waiting;
         if output.ready() && !*ended && !cx.holds_back() {
             let started_ns = cx.clock.now_ns();
+            let records_max = cx.records_max;
+            cx.records_max = slice.records(records_max);
             // State and rings stay whole when user code unwinds: the job stops at its last complete epoch, nothing of
             // what this stage holds is used again.
             let outcome = catch_unwind(AssertUnwindSafe(|| {
                 head.turn(cx, &mut |item| chain.push(item, &mut |item| output.push(item)))
             }));
+            cx.records_max = records_max;
             activity = match outcome {
                 Err(panic) => return Err(self.panicked(panic.as_ref(), cx.key_groups)),
                 Ok(Err(error)) => return Err(error.within(format_args!("stage {}", self.name))),
-                Ok(Ok(HeadActivity::Busy)) => {
+                Ok(Ok(HeadActivity::Busy { records })) => {
                     cx.metrics.gaps.batch_started(started_ns);
+                    slice.took(records, cx.clock.now_ns() - started_ns);
                     Activity::Busy
                 }
                 Ok(Ok(HeadActivity::Idle { due_ns })) => Activity::Idle { due_ns },

@@ -45,7 +45,7 @@ impl<R: Reader> Head for SourceHead<R> {
         Ok(match self.reader.poll(&mut read, cx.records_max, push)? {
             Polled::Records(records) => {
                 cx.metrics.records_in += records as u64;
-                HeadActivity::Busy
+                HeadActivity::Busy { records }
             }
             Polled::Pending { due_ns } => HeadActivity::Idle { due_ns },
             Polled::Ended => HeadActivity::Ended,

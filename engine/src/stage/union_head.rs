@@ -42,7 +42,7 @@ impl<R: Record> Head for UnionHead<R> {
             self.inbox.consume(bytes);
         }
         Ok(match left < cx.records_max {
-            true => HeadActivity::Busy,
+            true => HeadActivity::Busy { records: cx.records_max - left },
             false if self.inbox.ended() => HeadActivity::Ended,
             false => HeadActivity::Idle { due_ns: None },
         })
