@@ -17,6 +17,7 @@ use millstream_state::io::Files;
 use millstream_state::log::Prefault;
 use millstream_state::shard_store::{ChannelId, Restore as StoreRestore, RestoreInput, ShardStore, StoreConfig};
 use millstream_state::snapshot::{RestorePoint, StateDir, StateDirOptions};
+use millstream_state::table::NOT_MIGRATED;
 use millstream_state::{Epoch, KeyGroupCount, Schema, StateId};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -162,13 +163,13 @@ fn check_states(config: &EngineConfig, job: &FinishedJob, manifest: &Manifest) -
     let states = job.states();
     for table in &manifest.tables {
         let Some(state) = states.iter().find(|state| state.name == table.name) else { continue };
-        let of_value = || Schema::difference(&table.value, &state.value).map(|what| ("value", what));
-        let of_key = Schema::difference(&table.key, &state.key).map(|what| ("key", what));
-        if let Some((part, what)) = of_key.or_else(of_value) {
-            return Err(Error::invalid(format_args!(
-                "state {}: its {part} type differs from that of epoch {}: {what}",
-                table.name, manifest.epoch
-            )));
+        for (part, stored, now) in [("key", &table.key, &state.key), ("value", &table.value, &state.value)] {
+            if let Some(what) = Schema::difference(stored, now) {
+                return Err(Error::invalid(format_args!(
+                    "state {}: its {part} type differs from that of epoch {}: {what}; {NOT_MIGRATED}",
+                    table.name, manifest.epoch
+                )));
+            }
         }
     }
     let has_stage = |name: &str| job.stages.iter().any(|stage| stage.name == name);
@@ -209,13 +210,13 @@ fn check_channels(channels: &[(String, Schema)], manifest: &Manifest) -> Result<
     for log in &manifest.channel_logs {
         let Some((_, record)) = channels.iter().find(|(name, _)| *name == log.edge) else {
             return Err(Error::invalid(format_args!(
-                "epoch {} holds records on their way over {}, and the job has no such exchange: stop it with the old version first",
+                "epoch {} holds records on their way over {}, and the job has no such exchange: let the old version end or drain it first",
                 manifest.epoch, log.edge
             )));
         };
         if let Some(what) = Schema::difference(&log.record, record) {
             return Err(Error::invalid(format_args!(
-                "epoch {} holds records on their way over {} whose type has changed: {what}; stop it with the old version first",
+                "epoch {} holds records on their way over {} whose type has changed: {what}; let the old version end or drain the job first",
                 manifest.epoch, log.edge
             )));
         }

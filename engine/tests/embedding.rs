@@ -2,6 +2,8 @@
 
 use millstream::prelude::*;
 use millstream::{ErrorKind, Result};
+use millstream_state::io::RealFiles;
+use millstream_state::snapshot::show_snapshot;
 use std::path::Path;
 use std::time::Duration;
 
@@ -228,8 +230,61 @@ fn a_state_whose_type_has_changed_is_refused_by_name_and_the_old_job_goes_on() {
         let message = error.message();
         assert!(message.starts_with("state visits.last") && message.contains("`millis: u32` is new"), "{error}");
         assert!(!message.contains("default") && !message.contains("stopped at"), "before the start: {error}");
+        assert!(message.contains("another name"), "a way out: {error}");
     }
     assert_eq!(last_visits(dir.path(), first).unwrap(), Outcome::Finished);
+}
+
+/// Two records of one name and size, their fields in another order.
+mod orders {
+    use super::*;
+
+    #[derive(Clone, Record)]
+    #[record(rename = "Sale")]
+    pub(super) struct Before {
+        pub account: u64,
+        pub cents: u64,
+    }
+
+    #[derive(Clone, Record)]
+    #[record(rename = "Sale")]
+    pub(super) struct After {
+        pub cents: u64,
+        pub account: u64,
+    }
+}
+
+/// Sums so slowly that records wait in the exchange.
+fn slow_sales<R: Record>(dir: &Path, sale: fn(u64) -> R, account: fn(&R) -> u64) -> Result<Running> {
+    let job = Job::named("sales")
+        .source(Generator::new(1, |n, _: &mut Random| n).count(20_000))
+        .map(sale)
+        .key_by(account)
+        .process_with("sums", ValueState::named("sum"), |sum: &mut Option<u64>, _: R, _, _: &mut Out<u64>| {
+            std::thread::sleep(Duration::from_micros(200));
+            *sum = Some(sum.unwrap_or(0) + 1);
+        })
+        .sink(Discard::counting());
+    Engine::start(durable(dir), job)
+}
+
+#[test]
+fn records_under_way_are_not_read_as_another_type() {
+    let dir = tempfile::tempdir().unwrap();
+    let before = |n| orders::Before { account: n, cents: 1 };
+    let running = slow_sales(dir.path(), before, |sale| sale.account).unwrap();
+    while running.metrics().epochs_completed < 1 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    running.stop(Stop::AtNextEpoch);
+    assert_eq!(running.join().unwrap().outcome, Outcome::Stopped);
+    let epoch = show_snapshot(&RealFiles, dir.path(), None).unwrap();
+    assert!(epoch.summary.channel_bytes > 0, "nothing is under way");
+
+    let error =
+        slow_sales(dir.path(), |n| orders::After { account: n, cents: 1 }, |sale| sale.account).map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert!(error.message().contains("on their way") && error.message().contains("drain"), "{error}");
 }
 
 #[test]
