@@ -10,6 +10,12 @@ use millstream_state::{Error, Result};
 /// From this many cores on, `auto` leaves one to the threads that are not shards: it costs at most a quarter then.
 const CORES_TO_SPARE_ONE: usize = 4;
 
+/// Most shards for each core they share. A shard that waits costs 20 MiB, and every turn of every shard a look at all
+/// others: 64 shards on two cores begin in two seconds, 1024 in none that anybody has waited for.
+const SHARDS_PER_CORE_MAX: usize = 16;
+/// So many are allowed on any host: what a state does on a larger one can be tried on a small one.
+const SHARDS_ANYWHERE: usize = 64;
+
 /// Where the shards of a job run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Placement {
@@ -30,7 +36,7 @@ impl Topology {
     ///
     /// # Errors
     /// [`Invalid`](millstream_state::ErrorKind::Invalid) when a named core does not exist or is not allowed, when the
-    /// process may use no core at all, or when the count is not between 1 and [`SHARDS_MAX`].
+    /// process may use no core at all, or when the count is not between 1 and [`SHARDS_MAX`], or above 64 and 16 for each core.
     pub fn plan(&self, cores: &Cores) -> Result<Placement> {
         let mut warnings = Vec::new();
         let shards: Vec<Option<CoreId>> = match cores.wish() {
@@ -85,14 +91,24 @@ impl Topology {
         }
         let (physical, siblings) = self.ranked();
         let available = physical.len() + siblings.len();
+        let most = SHARDS_ANYWHERE.max(SHARDS_PER_CORE_MAX * available);
+        if count as usize > most {
+            return Err(Error::invalid(format_args!(
+                "--cores {count}: {count} shards on {} (allowed: {}) would hardly make progress; at most {most} share them, and \
+                 {} of them run at full speed",
+                cores_in_words(available),
+                show_list(&self.allowed),
+                available.max(1)
+            )));
+        }
         let mut cores = physical.into_iter().chain(siblings);
         let shards: Vec<_> = (0..count).map(|_| cores.next()).collect();
         let unpinned = shards.len().saturating_sub(available);
         if unpinned > 0 {
             warnings.push(format!(
-                "{count} shards on {available} {} (allowed: {}): {unpinned} run unpinned and share cores with the \
+                "{count} shards on {} (allowed: {}): {unpinned} run unpinned and share cores with the \
                  others; ask for {} or allow more cores",
-                if available == 1 { "core" } else { "cores" },
+                cores_in_words(available),
                 show_list(&self.allowed),
                 available.max(1)
             ));
@@ -137,6 +153,10 @@ impl Topology {
             ));
         }
     }
+}
+
+fn cores_in_words(count: usize) -> String {
+    format!("{count} {}", if count == 1 { "core" } else { "cores" })
 }
 
 /// Two shards that share execution units run at little more than the speed of one.
@@ -262,6 +282,19 @@ mod tests {
         check(&plain(2), "4", "0 1 - -", &["2 run unpinned"]);
         check(&plain(1), "2", "0 -", &["on 1 core (allowed: 0): 1 run unpinned"]);
         check(&with_quota(plain(2), 200), "3", "0 1 -", &["1 run unpinned", "at most 2 shards"]);
+    }
+
+    #[test]
+    fn more_shards_than_cores_can_drive_are_refused() {
+        assert_eq!(plain(2).plan(&Cores::count(64)).unwrap().shards.len(), 64);
+        check_refused(
+            &plain(2),
+            "65",
+            &["--cores 65", "on 2 cores (allowed: 0-1)", "at most 64", "2 of them run at full speed"],
+        );
+        assert_eq!(plain(16).plan(&Cores::count(256)).unwrap().shards.len(), 256);
+        check_refused(&plain(16), "257", &["at most 256"]);
+        assert_eq!(plain(64).plan(&Cores::count(SHARDS_MAX)).unwrap().shards.len(), 1024);
     }
 
     #[test]
