@@ -39,7 +39,7 @@ pub(super) struct Catalog {
 impl Catalog {
     pub(super) fn scan(files: &dyn Files, path: &Path) -> Result<Self> {
         let mut catalog = Self::default();
-        for entry in files.list(path).map_err(|error| unavailable(path, &error))? {
+        for entry in files.list(path).map_err(|error| unreadable(path, &error))? {
             match FileName::parse(&entry.name) {
                 Some(FileName::Manifest(epoch)) => {
                     catalog.epoch_max = catalog.epoch_max.max(epoch);
@@ -106,6 +106,16 @@ pub(super) fn unavailable(path: &Path, error: &io::Error) -> Error {
     }
 }
 
+/// The same where wrong rights are for the user to put right.
+fn unreadable(path: &Path, error: &io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            Error::invalid(format_args!("{}: the state directory must be readable: {error}", path.display()))
+        }
+        _ => unavailable(path, error),
+    }
+}
+
 /// What is wrong with a file of which the disk gives no byte, when that counts as bad bytes (I3).
 fn bad_file(error: &io::Error) -> Option<BadFormat> {
     match error.kind() {
@@ -124,12 +134,7 @@ fn read_small<T>(
     file: &Path,
     decode: impl FnOnce(&[u8]) -> std::result::Result<T, BadFormat>,
 ) -> Result<T> {
-    let bytes = files.read(file).map_err(|error| match error.kind() {
-        io::ErrorKind::PermissionDenied => {
-            Error::invalid(format_args!("{}: the state directory must be readable: {error}", file.display()))
-        }
-        _ => unavailable(file, &error),
-    })?;
+    let bytes = files.read(file).map_err(|error| unreadable(file, &error))?;
     decode(&bytes).map_err(|bad| Error::corrupt(format_args!("{}, {bad}", file.display())))
 }
 
