@@ -301,6 +301,28 @@ fn what_is_no_regular_file_is_refused_by_every_command_as_bad_bytes_are() {
 }
 
 #[test]
+fn what_is_noted_of_committed_output_is_checked_by_those_who_only_look_too() {
+    let sandbox = Sandbox::small();
+    let updates = || sandbox.word_count(&["--emit", "updates"]);
+    check_succeeds(&mut updates());
+    let path = sandbox.path("state/COMMITTED");
+    let good = std::fs::read(&path).unwrap();
+    for at in 0..good.len() {
+        let mut bad = good.clone();
+        bad[at] ^= 1 << (at % 8);
+        std::fs::write(&path, bad).unwrap();
+        let refused = list_snapshots(&RealFiles, &sandbox.path("state")).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Corrupt, "byte {at}: {refused}");
+    }
+    for command in ["list", "verify"] {
+        check_fails(millstream(&["snapshot", command]).arg(sandbox.path("state")), CORRUPT, &["COMMITTED", "offset"]);
+    }
+    check_fails(&mut updates(), CORRUPT, &["COMMITTED", "offset"]);
+    std::fs::write(&path, good).unwrap();
+    check_succeeds(&mut updates());
+}
+
+#[test]
 fn a_bad_manifest_is_listed_beside_the_good_ones() {
     let stopped = Stopped::new();
     stopped.flipped(&stopped.manifest, 30, || {

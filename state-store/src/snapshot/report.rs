@@ -224,8 +224,8 @@ fn summary(manifest: &Manifest, bytes_added: u64) -> EpochReport {
     }
 }
 
-/// What all epochs share, checked.
-fn open(files: &dyn Files, path: &Path) -> Result<(Catalog, FormatMarker)> {
+/// What all epochs share, checked; also up to which of them output is committed.
+fn open(files: &dyn Files, path: &Path) -> Result<(Catalog, FormatMarker, Epoch)> {
     let catalog = Catalog::scan(files, path)?;
     if !catalog.has_format {
         return Err(Error::invalid(format_args!("{}: no state directory", path.display())));
@@ -234,7 +234,8 @@ fn open(files: &dyn Files, path: &Path) -> Result<(Catalog, FormatMarker)> {
     if catalog.has_run {
         read_run(files, path)?;
     }
-    Ok((catalog, marker))
+    let committed = read_committed(files, path, &catalog)?;
+    Ok((catalog, marker, committed))
 }
 
 /// Loads an epoch of this job; `None` when it has gone.
@@ -255,13 +256,13 @@ fn load_if_there(
 /// # Errors
 /// [`Invalid`](ErrorKind::Invalid) when `path` is no state directory, [`Corrupt`](ErrorKind::Corrupt) when its marker is bad.
 pub fn list_snapshots(files: &dyn Files, path: &Path) -> Result<ListReport> {
-    let (catalog, marker) = open(files, path)?;
+    let (catalog, marker, committed) = open(files, path)?;
     let mut report = ListReport {
         path: path.to_owned(),
         job: marker.job,
         state: marker.state,
         format: marker.version,
-        committed: read_committed(files, path, &catalog)?,
+        committed,
         epochs: Vec::new(),
         segment_count: catalog.segments.len(),
         segment_bytes: catalog.segments.values().sum(),
@@ -355,7 +356,7 @@ pub fn show_snapshot(files: &dyn Files, path: &Path, epoch: Option<Epoch>) -> Re
 /// [`Unavailable`](ErrorKind::Unavailable) when the disk fails, [`Invalid`](ErrorKind::Invalid) when `path` is no state directory
 /// or there is no such epoch, [`Corrupt`](ErrorKind::Corrupt) when a marker is bad.
 pub fn verify_snapshots(files: &dyn Files, path: &Path, epoch: Option<Epoch>) -> Result<Vec<VerifyReport>> {
-    let (catalog, marker) = open(files, path)?;
+    let (catalog, marker, _) = open(files, path)?;
     let epochs = epoch.map_or_else(|| catalog.manifests.into_iter().collect(), |epoch| vec![epoch]);
     let mut reports = Vec::new();
     for current in epochs {
