@@ -116,7 +116,7 @@ pub(crate) struct EngineArgs {
     #[arg(long)]
     allow_going_back: bool,
 
-    /// Go on with more input where the input had ended. With `--emit final` every word is written again, in the files of the
+    /// Go on with new files where the input had ended; without it they are refused. With `--emit final` every word is written again, in the files of the
     /// new epoch: those of the former end are out of date
     #[arg(long)]
     resume_ended: bool,

@@ -102,7 +102,7 @@ impl Summary {
         if self.already_ended {
             return format!(
                 "nothing to do: all input was processed by epoch {}, and its output is committed (--resume-ended goes on \
-                 with more input)\n",
+                 with new files)\n",
                 self.restored_epoch
             );
         }

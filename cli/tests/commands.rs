@@ -48,10 +48,24 @@ fn a_run_counts_shows_its_snapshots_and_has_nothing_to_do_the_second_time() {
 fn more_input_is_counted_on_top_when_that_is_asked_for() {
     let mut sandbox = Sandbox::small();
     check_succeeds(&mut sandbox.word_count(&["--emit", "updates"]));
+    let before = contents(&sandbox.path("out"));
+    check_succeeds(&mut sandbox.word_count(&["--emit", "updates", "--resume-ended"]));
     std::fs::write(sandbox.path("in/c.txt"), "more mill").unwrap();
+    check_fails(&mut sandbox.word_count(&["--emit", "updates"]), 2, &["in/c.txt", "not read", "--resume-ended"]);
+    assert!(contents(&sandbox.path("out")) == before);
     check_succeeds(&mut sandbox.word_count(&["--emit", "updates", "--resume-ended"]));
     sandbox.expected += millstream_bench::word_count::count_text(b"more mill");
     sandbox.check_output(Emit::Updates);
+}
+
+#[test]
+fn without_new_input_an_ended_job_writes_nothing_again() {
+    let sandbox = Sandbox::small();
+    check_succeeds(&mut sandbox.word_count(&[]));
+    let before = contents(&sandbox.path("out"));
+    let again = check_succeeds(&mut sandbox.word_count(&["--resume-ended"]));
+    assert!(text(&again.stdout).contains("nothing to do"), "{}", text(&again.stdout));
+    assert!(contents(&sandbox.path("out")) == before);
 }
 
 #[test]

@@ -57,7 +57,7 @@ pub struct EngineConfig {
     pub allow_going_back: bool,
     /// Allow a restore that leaves state behind which the job no longer has.
     pub allow_dropped_state: bool,
-    /// Go on with more input from a snapshot whose input had ended. What emits [at the end](crate::operator::Emit::AtEnd) then
+    /// Go on with more input from a snapshot whose input had ended; where there is none, nothing is done. What emits [at the end](crate::operator::Emit::AtEnd) then
     /// emits every key again, in a newer epoch.
     pub resume_ended: bool,
     /// Never park an idle shard: the lowest latency, at the price of a busy core.

@@ -94,13 +94,27 @@ pub(crate) fn prepare(
     let committers = job.committers(state)?;
     let run = dir.as_ref().map_or(1, StateDir::run);
     let next_epoch = dir.as_ref().map_or(Epoch(1), StateDir::next_epoch);
-    let already_ended = manifest.ended && !config.resume_ended;
+    let mut dealt = deal_splits(&job, shards, &manifest)?;
+    let unread = dealt.iter().flat_map(|(_, splits, _)| splits.iter().flatten()).filter(|split| !split.ended);
+    let unread: Vec<&str> = unread.map(|split| &*split.id).collect();
+    if let [first, ..] = unread[..]
+        && manifest.ended
+        && !config.resume_ended
+    {
+        return Err(Error::invalid(format_args!(
+            "job {} ended with epoch {restored}, and {} parts of its input are not read, such as {first}: --resume-ended \
+             (resume_ended) goes on with them; for a job of its own, give it a state directory of its own",
+            job.name,
+            unread.len()
+        )));
+    }
+    let already_ended = manifest.ended && unread.is_empty();
     let seeds = if already_ended {
         Vec::new()
     } else {
         let directory = dir.as_ref().map(|dir| dir.path().to_owned());
         let origin = Origin { directory, state, run, next_epoch, key_groups, channels: &channels, tuning };
-        seeds(config, &job, shards, &manifest, &origin)?
+        seeds(config, &job, shards, &manifest, &mut dealt, &origin)?
     };
     let committed = dir.as_ref().map_or(Epoch::ZERO, StateDir::committed);
     let plan = Plan {
@@ -240,6 +254,7 @@ fn seeds(
     job: &FinishedJob,
     shards: u32,
     manifest: &Manifest,
+    dealt: &mut [Dealt],
     origin: &Origin<'_>,
 ) -> Result<Vec<ShardSeed>> {
     let ring_bytes = config.exchange_bytes_per_shard / shards as usize;
@@ -250,7 +265,6 @@ fn seeds(
             ends.push(part);
         }
     }
-    let mut dealt = deal_splits(job, shards, manifest)?;
     // Progress of emissions at the end counts for input that has ended; with more input they begin anew.
     let saved = |stage: &str| {
         let blobs = manifest.blobs.iter().filter(|blob| blob.name == stage && !manifest.ended);
