@@ -1,7 +1,7 @@
 //! The bare loop: what two cores and their caches allow for a keyed count, with nothing of an engine around it.
 //!
 //! Every shard makes keys (xorshift), hashes each once, scatters them into chunks of 256 by owner, hands the chunks over
-//! through single-producer single-consumer rings (its own without one) and counts what arrives in [`Slots`]. No epochs,
+//! through single-producer single-consumer rings (its own without one) and counts what arrives in `Slots`. No epochs,
 //! no state that outlives the run, no batches of anything else: a keyed count of the engine is measured against this.
 //!
 //! Invariants
