@@ -152,9 +152,9 @@ fn show_text(report: &ShowReport) -> String {
     for ChannelLogReport { edge, from, to, extents } in &report.channel_logs {
         let _ = writeln!(text, "  on the way over {edge} from shard {from} to {to}: {extents} extents");
     }
-    for OutputReport { sink, epoch, shard, bytes: size } in &report.outputs {
-        let size = bytes(*size as u64);
-        let _ = writeln!(text, "  output of sink {sink:?} prepared at epoch {epoch} by shard {shard}: {size}");
+    for OutputReport { sink, epoch, shard, bytes: size, is_committed } in &report.outputs {
+        let (size, state) = (bytes(*size as u64), if *is_committed { "committed" } else { "waits for its commit" });
+        let _ = writeln!(text, "  output of sink {sink:?} prepared at epoch {epoch} by shard {shard}: {size}, {state}");
     }
     for SegmentReport { segment, bytes: size } in &report.segments {
         let _ = writeln!(text, "  {}: up to {} needed", segment_file(*segment), bytes(*size));

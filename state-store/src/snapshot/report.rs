@@ -85,7 +85,7 @@ pub struct ShowReport {
     pub channel_logs: Vec<ChannelLogReport>,
     /// Positions and progress of stages.
     pub blobs: Vec<BlobReport>,
-    /// Output that was prepared and not yet confirmed.
+    /// Output that was prepared and, when the epoch was taken, not yet confirmed.
     pub outputs: Vec<OutputReport>,
     /// Segment files that the epoch needs.
     pub segments: Vec<SegmentReport>,
@@ -117,7 +117,7 @@ pub struct BlobReport {
     pub bytes: usize,
 }
 
-/// Output of one shard that waits for its commit.
+/// Output of one shard that an epoch has prepared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OutputReport {
     /// The sink.
@@ -128,6 +128,8 @@ pub struct OutputReport {
     pub shard: u32,
     /// Length of its description.
     pub bytes: usize,
+    /// Whether it is known to be committed by now.
+    pub is_committed: bool,
 }
 
 /// A segment file that an epoch needs.
@@ -299,6 +301,7 @@ fn newest(files: &dyn Files, path: &Path) -> Result<Epoch> {
 pub fn show_snapshot(files: &dyn Files, path: &Path, epoch: Option<Epoch>) -> Result<ShowReport> {
     let epoch = epoch.map_or_else(|| newest(files, path), Ok)?;
     let manifest = load_manifest(files, path, epoch)?;
+    let committed = read_committed(files, path, &Catalog::scan(files, path)?)?;
     let of_table = |id: u32| manifest.shards.iter().flatten().filter(move |extent| extent.header.table == id);
     let tables = manifest.tables.iter().map(|table| TableReport {
         id: table.id,
@@ -335,6 +338,7 @@ pub fn show_snapshot(files: &dyn Files, path: &Path, epoch: Option<Epoch>) -> Re
         epoch: output.epoch,
         shard: output.shard,
         bytes: output.bytes.len(),
+        is_committed: output.epoch <= committed,
     });
     let segments = manifest.segments.iter();
     Ok(ShowReport {

@@ -248,6 +248,15 @@ fn a_state_keeps_its_id_and_what_is_known_to_be_committed() {
     assert_eq!((report.state, report.committed), (StateId(1), Epoch(5)));
     drop(dir);
 
+    let mut manifest = Manifest::empty("words", options().key_groups, 1);
+    manifest.epoch = Epoch(6);
+    manifest.outputs = [5, 6]
+        .map(|epoch| PreparedOutput { sink: "files".to_owned(), epoch: Epoch(epoch), shard: 0, bytes: vec![7] })
+        .to_vec();
+    disk.write_durable(&path().join(manifest_file(Epoch(6))), &manifest.encode()).unwrap();
+    let outputs = show_snapshot(&disk, path(), None).unwrap().outputs;
+    assert_eq!(outputs.iter().map(|output| output.is_committed).collect::<Vec<_>>(), [true, false]);
+
     disk.write_durable(&path().join(COMMITTED_FILE), b"epoch 6").unwrap();
     let error = open(&disk).unwrap_err();
     assert!(error.kind() == ErrorKind::Corrupt && error.message().contains("remove the file"), "{error}");
